@@ -61,11 +61,18 @@ StepInfo with_fp8_cache() {
   return step;
 }
 
+StepInfo that_quantizes() {
+  StepInfo step = with(false, false);
+  step.quantizes = true;
+  return step;
+}
+
 }  // namespace
 
 TEST_CASE("every value of every axis appears, and every feasible pair of values") {
-  for (const StepInfo& step : {with(false, false, true), with(false, true), with(true, false),
-                               with(true, true, true), with_e4m3_alone(), with_fp8_cache()}) {
+  for (const StepInfo& step :
+       {with(false, false, true), with(false, true), with(true, false), with(true, true, true),
+        with_e4m3_alone(), with_fp8_cache(), that_quantizes()}) {
     const std::vector<Problem> sample = covering_sample(step);
     CHECK(sample.size() >= 60);
     CHECK(sample.size() <= (step.fp8_cache ? 160 : 150));  // it has more inputs
@@ -95,6 +102,10 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
       for (const char* const inputs : {"mean", "outliers", "channels", "needle"})
         axes[9].push_back("inputs=" + std::string(inputs));
     }
+    if (step.quantizes)
+      axes[9] = {"inputs=normal",    "inputs=sharp", "inputs=structured", "inputs=ramps",
+                 "inputs=mean",      "inputs=spike", "inputs=outliers",   "inputs=channels",
+                 "inputs=zero_keys", "inputs=needle"};
     if (step.pages) {
       axes[11].push_back("lse=merged");
       axes[3].push_back("kv_lengths=skewed");
@@ -106,6 +117,7 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
       CHECK(shape_error(p).empty());
       CHECK(step.dtypes.has(p.dtype));
       CHECK(p.fp8_cache == step.fp8_cache);
+      CHECK(p.quantize == step.quantizes);
       const auto values = axes_of(p);
       for (const std::string& a : values)
         for (const std::string& b : values) seen.insert({a, b});

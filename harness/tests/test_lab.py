@@ -196,6 +196,9 @@ def test_rounds_and_gates(emulator: lab.Lab) -> None:
     (fast,) = lab.problems(LIBRARY, "--shape=1,1,8,64", "--dtype=e4m3", "--fast")
     found = emulator.problem(fast).check("v01_scalar")["validation"]
     assert (found["gate_nrmse"], found["gate_row"]) == FAST_GATES
+    (rounded,) = lab.problems(LIBRARY, "--shape=1,1,8,64", "--dtype=bf16", "--quantize")
+    found = emulator.problem(rounded).check("v43_quantize")["validation"]
+    assert (found["gate_nrmse"], found["gate_row"]) == FAST_GATES and found["quantization_nrmse"] > 0.01
 
 
 def test_records_are_the_programs_own(emulator: lab.Lab) -> None:

@@ -63,6 +63,16 @@ TEST_CASE("--page-size puts K and V into pages") {
   CHECK(why({"16", "--layout", "qkv"}).find("K and V in pages are not in one with q") != std::string::npos);
 }
 
+TEST_CASE("--quantize is said of a problem, and of all problems where only steps that quantize are named") {
+  const Options o = parse({"check", "--shape", "2,1,8,64", "--dtype", "bf16", "--quantize"});
+  REQUIRE(o.problems.size() == 1);
+  CHECK(o.problems[0].quantize);
+  CHECK(o.problems[0].label() == "B=2 Hq=1 Hkv=1 Sq=8 Skv=8 D=64 bf16 full quantize=yes");
+  CHECK(problem_from_json(to_json(o.problems[0])) == o.problems[0]);
+  CHECK(parse({"check", "v43", "--shape", "2,1,8,64"}).problems.at(0).quantize);
+  CHECK_FALSE(parse({"check", "v43", "v01", "--shape", "2,1,8,64"}).problems.at(0).quantize);
+}
+
 TEST_CASE("numbers are decimal, whatever they begin with") {
   CHECK(parse({"run", "--shape", "1,1,8,64", "--seed", "010"}).problems.at(0).seed == 10);
   CHECK(parse({"run", "--shape", "1,1,8,64", "--seed", "18446744073709551615"}).problems.at(0).seed ==
@@ -229,6 +239,11 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "--shape", "1,1,8,64", "--dtype", "e4m3", "--inputs", "shifted"}, "are not for e4m3"},
       {{"run", "--shape", "1,1,8,64", "--cache", "e4m3", "--dtype", "fp32"}, "where q is fp16 or bf16"},
       {{"run", "--shape", "1,1,8,64", "--cache", "e4m3", "--layout", "qkv"}, "are not in one with q"},
+      {{"run", "--shape", "1,1,8,64", "--quantize", "--dtype", "e4m3"},
+       "where they are fp16 or bf16, not e4m3"},
+      {{"run", "--shape", "1,1,8,64", "--quantize", "--cache", "e4m3"}, "K and V in e4m3 cannot be rounded"},
+      {{"run", "--shape", "1,1,8,64", "--quantize", "--inputs", "huge"}, "are not for e4m3"},
+      {{"check", "--quantize"}, "--quantize needs a --shape or --grid"},
       {{"run", "--json", "/dev/null"}, "not a regular file"},
       {{"tune", "v01_scalar"}, "tune: v01_scalar has only one configuration"},
       {{"tune", "v14@all"}, "tune: v14_longest_first@128x64 is one configuration; name the step alone"},

@@ -487,6 +487,17 @@ def test_a_step_skips_the_cache_that_it_cannot_read_where_both_are_asked_for(tmp
     assert alone.returncode == 2 and "v36_stream_k cannot run" in alone.stderr
 
 
+def test_a_step_that_rounds_needs_no_option_and_says_what_the_rounding_costs(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    done = run(FLASHSTEPS, "run", "v43_quantize", *SMALL, "--json", str(out))
+    assert done.returncode == 0 and "of the quantization" in done.stdout, done.stdout + done.stderr
+    (one,) = results.read(out)["runs"]
+    assert one["problem"]["quantize"] == "yes" and 0.01 < one["steps"][0]["validation"]["quantization_nrmse"] < 0.1
+    assert run(FLASHSTEPS, "run", "v01_scalar", "v43_quantize", *SMALL).returncode == 2
+    others = run(FLASHSTEPS, "run", "v01_scalar", *SMALL, "--quantize")
+    assert others.returncode == 2 and "does not round q, k and v to e4m3" in others.stderr
+
+
 def test_records_have_one_form_and_problems_one_label(tmp_path: Path) -> None:
     arguments = ["--shape", "2,4,2,40,70,64", "--shape", "1,1,33,64", "--dtype", "fp16", "--dtype", "bf16"]
     arguments += ["--causal", "--full", "--layout", "gapped", "--kv-lengths", "random", "--inputs", "sharp"]

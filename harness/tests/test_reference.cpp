@@ -169,6 +169,51 @@ TEST_CASE("e4m3: each row says how far rounding the inputs has moved it") {
   }
 }
 
+TEST_CASE("a quantizer has one scale for each head of k and v, of the rows that exist") {
+  Problem p{.batch = 2,
+            .num_heads_q = 4,
+            .num_heads_kv = 2,
+            .seqlen_q = 5,
+            .seqlen_kv = 33,
+            .dtype = DType::kBf16,
+            .kv_lengths = KvLengths::kRandom,
+            .layout = Layout::kQkv,
+            .inputs = Inputs::kSpike,
+            .quantize = true};
+  const Workload w(p);
+  std::vector<float> values(p.head_dim), before(p.head_dim);
+  const Workload unrounded = w.before_quantization();
+  const auto check = [&](bool of_q, float limit, auto load) {
+    const int rows_of_head = of_q ? p.seqlen_q : p.seqlen_kv, group = of_q ? 2 : 1;
+    for (const RowId head : Rows(p.batch, p.num_heads_kv, 1)) {
+      const auto each = [&](const auto& look) {
+        for (const RowId row : Rows(1, group, of_q ? rows_of_head : w.kv_lengths()[head.b])) {
+          const RowId id{head.b, head.h * group + row.h, row.i};
+          (unrounded.*load)(id, before.data());
+          (w.*load)(id, values.data());
+          for (int d = 0; d < p.head_dim; ++d) look(before[d], values[d]);
+        }
+      };
+      float most = 0;
+      each([&](float x, float) { most = std::max(most, std::abs(x)); });
+      REQUIRE(most > 0);
+      each([&](float x, float rounded) {
+        const float code = e4m3_to_float(float_to_e4m3(x * (limit / most)));
+        CHECK(rounded == code * (most / limit));
+        CHECK(std::abs(rounded) <= most * (1 + 0x1p-22f));
+      });
+    }
+  };
+  check(true, 14, &Workload::load_q);
+  check(false, 14, &Workload::load_k);
+  check(false, 448, &Workload::load_v);
+  // Of what is 0, or nearly, the factor is finite.
+  for (const float most : {0.0f, 0x1p-133f, 3e38f}) {
+    const Quantizer quantizer = Quantizer::of(most, 448);
+    CHECK((std::isfinite(quantizer.factor) && quantizer.descale > 0 && std::abs(quantizer(most)) <= most));
+  }
+}
+
 TEST_CASE("e4m3: what may be cut off of lse is a mean of what may be cut off of scores, by weight") {
   // The needle's score is about lse, and no other counts.
   const Problem p{

@@ -383,6 +383,28 @@ TEST_CASE("e4m3: what a fast approximation may do is right only where the call a
   }
 }
 
+TEST_CASE(
+    "what is rounded to e4m3 by the step is judged by the rounded inputs, and the rounding is reported") {
+  for (const DType dtype : {DType::kFp16, DType::kBf16}) {
+    Problem p{.num_heads_q = 4, .num_heads_kv = 2, .seqlen_q = 40, .seqlen_kv = 300, .dtype = dtype};
+    Case exact(p);
+    p.quantize = true;
+    Case rounded(p);
+    const Validation v = rounded.judged();
+    INFO(v.message);
+    CHECK((v.pass && v.quantization_nrmse && *v.quantization_nrmse > 0.03 && *v.quantization_nrmse < 0.08));
+    CHECK(to_json(v, p).at("gate_nrmse") == gates(DType::kE4m3, true).nrmse);
+    CHECK_FALSE(exact.judged().quantization_nrmse);
+    // Twice as far off, and it is too far: a step that rounds twice, or by another scale.
+    for (const ReferenceRow& row : rounded.reference) {
+      const auto unrounded = std::ranges::find(exact.reference, row.id, &ReferenceRow::id);
+      for (int d = 0; d < p.head_dim; ++d)
+        rounded.store(row.id, d, float(row.o[d] + 2 * (unrounded->o[d] - row.o[d])));
+    }
+    CHECK_FALSE(rounded.judged().pass);
+  }
+}
+
 TEST_CASE("a cache in e4m3: numbers with the same mantissa are rounded alike, and that is no bias") {
   Problem p{.num_heads_q = 7, .seqlen_q = 3201, .inputs = Inputs::kOutliers, .fp8_cache = true};
   p.seed = 1773964395;

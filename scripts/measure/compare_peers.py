@@ -41,7 +41,15 @@ from measure import lab as harness
 from measure.lab import DeviceLost, Lab, LabError, Timer, Unavailable, percentiles
 from measure.peers import Call, Skip, TorchLab, WrongOutput, prepare
 from records import results, writing
-from records.problems import flops, kv_bytes, problem_label, rows_without_keys
+from records.problems import (
+    computed_dtype,
+    flops,
+    in_another_type,
+    kv_bytes,
+    own_problem,
+    problem_label,
+    rows_without_keys,
+)
 from records.rates import (
     PEERS,
     best_peer,
@@ -308,7 +316,7 @@ class Session:
         """The problem as the step takes it, and the name of the step: v27_tile_shapes:bf16 takes another problem."""
         name, _, dtype = step.partition(":")
         if dtype and dtype not in self.others:
-            self.others[dtype] = self.lab.problem(case.problem | {"dtype": dtype})
+            self.others[dtype] = self.lab.problem(in_another_type(case.problem, dtype))
         return self.others.get(dtype, case), name
 
     def check(self, case: harness.Case, run: dict[str, Any], steps: list[str]) -> dict[str, Call]:
@@ -322,6 +330,8 @@ class Session:
                 return own.check(name)
 
             entry |= self.careful(checked, entry.update) or {}
+        if case.problem.get("quantize"):  # peers round nothing
+            case, _ = self.in_its_type(f":{case.problem['dtype']}", case)
         tensors = self.torch.tensors(case)
         calls = {}
         for name in self.peers:
@@ -378,8 +388,7 @@ class Session:
             entry, timing = entries[name], records["contenders"][name]
             # Nothing is faster than the hardware: such a figure means that the kernel, the clock or the FLOP
             # count is wrong.
-            own = problem | {"dtype": name.partition(":")[2] or problem["dtype"]}
-            if (percent_of_peak(own, timing, self.lab.device) or 0) > 100:
+            if (percent_of_peak(own_problem(problem, entry), timing, self.lab.device) or 0) > 100:
                 said = f"{timing['tflops']:.1f} TFLOPS is above the card's peak: a bug in the kernel or in the measurement"
                 entry |= {"status": "fail", "message": said}
                 continue
@@ -393,8 +402,7 @@ class Session:
         decode = {problem["seqlen_q"] for problem in self.problems} == {1}
         fp8 = {problem["dtype"] for problem in self.problems} == {"e4m3"}
         words = [*(HOST_DECODE_PROBLEM if decode else HOST_PROBLEM), *(HOST_FP8 if fp8 else ("--dtype=bf16",))]
-        if self.options.fast:
-            words.append("--fast")
+        words += [f"--{name}" for name in ("fast", "quantize") if getattr(self.options, name)]
         (problem,) = harness.problems(self.options.lab, *words)
         run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
         case = self.lab.problem(problem)
@@ -426,7 +434,7 @@ class Session:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     steps_help = "a step, or the beginning of its name, as v10; v20@128x64 is v20 in that configuration, and v27:bf16, "
-    steps_help += "beside problems in e4m3, v27 in bf16 (default: all)"
+    steps_help += "beside problems in e4m3 or with --quantize, v27 in bf16 (default: all)"
     parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
     parser.add_argument("--shape", action="append", help="as flashsteps takes it, e.g. 4,32,4096,64 (repeatable)")
     parser.add_argument("--grid", action="append", help="as flashsteps takes it: paper, decode, decode-large or shapes")
@@ -436,6 +444,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
     parser.add_argument("--full", action="store_true", help="no mask (the default)")
     parser.add_argument("--fast", action="store_true", help="e4m3: steps may approximate; q and k are at most 14")
+    quantize_help = "fp16 and bf16: steps round q, k and v to e4m3, and peers round nothing"
+    parser.add_argument("--quantize", action="store_true", help=quantize_help)
     peers_help = f"some of {', '.join(PEERS)} (default: all that are installed)"
     parser.add_argument("--peers", action="extend", nargs="+", choices=PEERS, metavar="NAME", help=peers_help)
     parser.add_argument("--rounds", type=int, default=7, help="how many samples of each contender to take, at least 7")
@@ -451,7 +461,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def problems_of(options: argparse.Namespace) -> list[Problem]:
     """What the program makes of the same options."""
-    words = [f"--{name}" for name in ("causal", "full", "fast") if getattr(options, name)]
+    words = [f"--{name}" for name in ("causal", "full", "fast", "quantize") if getattr(options, name)]
     for name in ("grid", "seed", "shape", "dtype", "layout", "inputs"):
         words += [f"--{name}={value}" for value in getattr(options, name) or []]
     problems = harness.problems(options.lab, *words)
@@ -462,7 +472,7 @@ def problems_of(options: argparse.Namespace) -> list[Problem]:
         if ":" in step and step.partition(":")[2] not in ("fp16", "bf16"):
             raise LabError(f"{step}: the type of a step is fp16 or bf16")
         # With few queries the rate is that of reading K and V, which have other sizes in another type.
-        if ":" in step and any(problem["dtype"] != "e4m3" or is_decode(problem) for problem in problems):
+        if ":" in step and any(computed_dtype(problem) != "e4m3" or is_decode(problem) for problem in problems):
             raise LabError(f"{step}: a step has another type only beside problems in e4m3, of many queries")
     return problems
 

@@ -158,7 +158,8 @@ class TorchLab:
 
     def step(self, name: str, tensors: Tensors) -> Call:
         """As users of the Python module call it."""
-        more = {"causal": tensors.problem["causal"], "step": name, **tensors.scales}
+        flags = {flag: True for flag in ("fast", "quantize") if tensors.problem.get(flag)}
+        more = {"causal": tensors.problem["causal"], "step": name, **flags, **tensors.scales}
         call = functools.partial(self.flashsteps.attention, tensors.q, tensors.k, tensors.v, **more)
         return Call(call, call)
 

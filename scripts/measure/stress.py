@@ -44,6 +44,7 @@ LAYOUTS = ("bhsd", "bshd", "qkv", "gapped")
 INPUTS = SHAPE["$defs"]["problem"]["properties"]["inputs"]["enum"]
 NOT_OF_FP8 = {"shifted", "offset", "huge", "rising", "falling", "leaps"}  # harness/problem/problem.cpp says why
 NOT_OF_FP8_CACHE = {"leaps"}
+OF_SCALES = {"zero_keys", "spike"}  # for steps that find scales
 GATES = {"nrmse": "gate_nrmse", "worst_row_nrmse": "gate_row", "worst_element": "gate_element", "bias": "gate_bias"}
 MAX_FAILURES = 20
 STREAMS = 8
@@ -67,10 +68,20 @@ def draw_length(rng: random.Random, most: int) -> int:
     return max(1, tile * rng.randint(1, max(1, most // tile)) + rng.choice((-1, 0, 1)))
 
 
-def draw(seed: int, index: int, max_pairs: int, fp8: bool = False, fast: bool = False, cache: str = "q") -> Problem:
+def draw(
+    seed: int,
+    index: int,
+    max_pairs: int,
+    fp8: bool = False,
+    fast: bool = False,
+    cache: str = "q",
+    quantize: bool = False,
+) -> Problem:
     """The same for the same arguments. `max_pairs` bounds the (query, key) pairs of all heads."""
     rng = random.Random(f"{seed},{index}")
-    barred = NOT_OF_FP8 if fp8 else NOT_OF_FP8_CACHE if cache != "q" else set()
+    barred = NOT_OF_FP8 if fp8 or quantize else NOT_OF_FP8_CACHE if cache != "q" else set()
+    if not quantize:
+        barred = barred | OF_SCALES
     most = 4096 if max_pairs > 1 << 20 else 300  # on the emulator
     while True:
         rows, keys = draw_length(rng, most), draw_length(rng, most)
@@ -108,6 +119,8 @@ def draw(seed: int, index: int, max_pairs: int, fp8: bool = False, fast: bool = 
         problem["fast"] = "yes"
     if cache != "q":
         problem["cache"] = cache
+    if quantize:
+        problem["quantize"] = "yes"
     return problem
 
 
@@ -333,6 +346,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--fast", action="store_true", help="with --fp8: the problems allow an approximation")
     cache_help = "type of k and v; e4m3: for the steps that take such a cache, and no soak"
     parser.add_argument("--cache", choices=("q", "e4m3"), default="q", help=cache_help)
+    quantize_help = "the problems are rounded to e4m3 by the step; no soak"
+    parser.add_argument("--quantize", action="store_true", help=quantize_help)
     parser.add_argument("--seed", type=int, default=1)
     processes_help = "so many side by side, each with all these problems, but drawn with SEED, SEED + 1 and so on"
     parser.add_argument("--processes", type=int, default=1, metavar="N", help=processes_help)
@@ -341,12 +356,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--hang", type=float, default=60, metavar="SECONDS", help="no progress for so long is a hang")
     add_option(parser)
     options = parser.parse_args(arguments)
-    if (options.fp8 or options.cache != "q") and options.soak:
+    if (options.fp8 or options.quantize or options.cache != "q") and options.soak:
         parser.error("--soak: its calls are in fp16 and bf16")
     if options.fp8 and options.cache != "q":
         parser.error("--fp8: K and V are in e4m3 then, as Q is")
     if options.fast and not options.fp8:
         parser.error("--fast: only problems in e4m3 allow an approximation: --fp8")
+    if options.quantize and (options.fp8 or options.cache != "q"):
+        parser.error("--quantize: q, k and v are in fp16 or bf16 then")
     return options
 
 
@@ -361,6 +378,10 @@ def open_lab(library: Path) -> tuple[Lab, str]:
         return Lab(library, "emulator"), "emulator"
 
 
+def kind_of(options: argparse.Namespace) -> tuple[bool, bool, str, bool]:
+    return options.fp8, options.fast, options.cache, options.quantize
+
+
 @dataclass(frozen=True)
 class Prepared:
     """For the random problems of one process."""
@@ -370,14 +391,13 @@ class Prepared:
     max_pairs: int
 
     def draw(self, options: argparse.Namespace, seed: int, count: int) -> list[Problem]:
-        kind = options.fp8, options.fast, options.cache
-        return [draw(seed, index, self.max_pairs, *kind) for index in range(count)]
+        return [draw(seed, index, self.max_pairs, *kind_of(options)) for index in range(count)]
 
 
 def prepare(options: argparse.Namespace) -> Prepared:
     lab, backend = open_lab(options.lab)
     max_pairs = options.pairs or (1 << 26 if backend == "cuda" else 1 << 15)
-    smallest = lab.problem(draw(options.seed, 0, 1 << 12, options.fp8, options.fast, options.cache))
+    smallest = lab.problem(draw(options.seed, 0, 1 << 12, *kind_of(options)))
     steps = [step for step in lab.steps if smallest.check(step)["status"] != "skip"]  # that this GPU can run
     named = [match_step(name, steps) for name in options.steps] or steps
     return Prepared(Stress(lab, backend, Watch(options.hang)), named, max_pairs)

@@ -14,10 +14,14 @@ AXES = (
     ("earlier", None),
     ("fast", None),
     ("cache", None),
+    ("quantize", None),
     ("num_sms", None),
     ("softmax_scale", None),
     ("seed", 1),
 )
+
+
+FLAGS = {"lse": "--no-lse", "earlier": "--earlier", "fast": "--fast", "quantize": "--quantize"}  # of axes without a value
 
 
 def axis_text(value: Any) -> str:
@@ -42,9 +46,27 @@ def program_words(problem: dict[str, Any]) -> list[str]:
     """The program's own words for one problem."""
     words = ["--shape", ",".join(str(problem[key]) for key in SHAPE), "--dtype", problem["dtype"]]
     for key, value in axes_of(problem).items():
-        flag = {"lse": "--no-lse", "earlier": "--earlier", "fast": "--fast"}.get(key)
+        flag = FLAGS.get(key)
         words += [flag] if flag else [f"--{key.replace('_', '-')}", value]
     return [*words, "--causal" if problem["causal"] else "--full"]
+
+
+def computed_dtype(problem: dict[str, Any]) -> str:
+    """Of q, k and v as they are multiplied, unless K and V alone have another type."""
+    return "e4m3" if problem.get("quantize") else problem["dtype"]
+
+
+def in_another_type(problem: dict[str, Any], dtype: str) -> dict[str, Any]:
+    """What v27_tile_shapes:bf16 computes beside a problem in e4m3, or beside one that is rounded to it."""
+    return {key: value for key, value in problem.items() if key != "quantize"} | {"dtype": dtype}
+
+
+def own_problem(problem: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+    """Of a step or a peer of a run. Peers round nothing."""
+    dtype = entry.get("step", "").partition(":")[2]
+    if "peer" in entry and problem.get("quantize"):
+        dtype = problem["dtype"]
+    return in_another_type(problem, dtype) if dtype else problem
 
 
 def pairs(rows: int, keys: int, causal: bool) -> int:

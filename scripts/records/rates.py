@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from records.problems import flops, kv_bytes
+from records.problems import computed_dtype, flops, kv_bytes
 
 Problem = dict[str, Any]
 Run = dict[str, Any]
@@ -33,7 +33,7 @@ def ceiling_rate(ceiling: dict[str, Any]) -> float:
 
 def percent_of_peak(problem: Problem, timing: dict[str, Any], device: dict[str, Any]) -> float | None:
     """% of the card's dense peak for the problem's type, at its maximum clock. None: no table has this card."""
-    peak = (device.get("peak_tflops") or {}).get(problem["dtype"])
+    peak = (device.get("peak_tflops") or {}).get(computed_dtype(problem))
     return 100 * tflops_at(problem, timing["median_ms"]) / peak if peak else None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from records import profiles
-from records.problems import flops, problem_label
+from records.problems import computed_dtype, flops, own_problem, problem_label
 from records.rates import percent_of_limit, percent_of_peak, tflops_at
 
 SHAPE = json.loads((Path(__file__).resolve().parents[2] / "docs" / "results.schema.json").read_text(encoding="utf-8"))
@@ -69,10 +69,11 @@ def check_twice(what: str, names: list[Any]) -> list[str]:
 
 def check_validation(validation: dict[str, Any], problem: dict[str, Any], passed: bool) -> list[str]:
     errors = []
-    gates = FAST_GATES if problem.get("fast") else GATES[problem["dtype"]]
+    approximate = problem.get("fast") or problem.get("quantize")
+    gates = FAST_GATES if approximate else GATES[problem["dtype"]]
     for key, loosest in zip(("gate_nrmse", "gate_row"), gates):
         if validation[key] > loosest:
-            errors.append(f"{key}: is {validation[key]:g}, looser than {loosest:g} for {problem['dtype']}")
+            errors.append(f"{key}: is {validation[key]:g}, looser than {loosest:g} for {computed_dtype(problem)}")
     for key, gate, may_lack in (
         # Only where no row sees a key is there nothing to measure.
         ("nrmse", "gate_nrmse", flops(problem) == 0),
@@ -105,8 +106,7 @@ def check_timing(timing: dict[str, Any], run: dict[str, Any], device: dict[str, 
 def check_entry(entry: dict[str, Any], run: dict[str, Any], data: dict[str, Any]) -> list[str]:
     """Of a step or a peer."""
     errors = []
-    # Beside a problem in e4m3, v27_tile_shapes:bf16 has the gates and the peak of bf16.
-    own = run["problem"] | {"dtype": entry.get("step", "").partition(":")[2] or run["problem"]["dtype"]}
+    own = own_problem(run["problem"], entry)  # whose gates and whose peak it has
     if (validation := entry.get("validation")) is not None:
         found = check_validation(validation, own, entry["status"] == "pass")
         errors += [f"validation.{line}" for line in found]

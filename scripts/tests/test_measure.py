@@ -28,7 +28,7 @@ def test_problems_cover_the_contract():
     problems = [stress.draw(1, index, 1 << 26) for index in range(3000)]
     assert problems == [stress.draw(1, index, 1 << 26) for index in range(3000)]
     for key, values in (
-        ("inputs", stress.INPUTS),
+        ("inputs", {*stress.INPUTS} - stress.OF_SCALES),
         ("layout", stress.LAYOUTS),
         ("dtype", ("fp16", "bf16")),
         ("head_dim", (64, 128)),
@@ -48,6 +48,12 @@ def test_problems_cover_the_contract():
     assert any("softmax_scale" in p for p in problems) and any("softmax_scale" not in p for p in problems)
 
 
+def test_problems_that_are_rounded_have_all_inputs_of_fp8():
+    drawn = [stress.draw(1, index, PAIRS, quantize=True) for index in range(500)]
+    assert {p["inputs"] for p in drawn} == {*stress.INPUTS} - stress.NOT_OF_FP8 > stress.OF_SCALES
+    assert {p["dtype"] for p in drawn} == {"fp16", "bf16"} and {p["quantize"] for p in drawn} == {"yes"}
+
+
 @pytest.fixture
 def of() -> stress.Stress:
     return stress.Stress(Lab(BUILD / LIBRARY, "emulator"), "emulator", stress.Watch(60))
@@ -62,9 +68,13 @@ def test_problems_of_fp8_are_those_that_steps_take(of: stress.Stress, capsys):
 
 @pytest.mark.parametrize(
     ("step", "kind", "types"),
-    [("v41_bytes_of_p", {"fp8": True, "fast": True}, {"e4m3"}), ("v42_fp8_cache", {"cache": "e4m3"}, {"fp16", "bf16"})],
+    [
+        ("v41_bytes_of_p", {"fp8": True, "fast": True}, {"e4m3"}),
+        ("v42_fp8_cache", {"cache": "e4m3"}, {"fp16", "bf16"}),
+        ("v43_quantize", {"quantize": True}, {"fp16", "bf16"}),
+    ],
 )
-def test_so_are_those_that_allow_an_approximation_and_those_of_a_cache(of: stress.Stress, capsys, step, kind, types):
+def test_so_are_those_that_allow_an_approximation_of_a_cache_and_those_that_are_rounded(of: stress.Stress, capsys, step, kind, types):
     of.problems([stress.draw(1, index, PAIRS, **kind) for index in range(12)], [step])
     assert of.failures == 0, capsys.readouterr().out
     assert set(of.ran[step]) == types and sum(of.ran[step].values()) == 12

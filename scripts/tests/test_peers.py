@@ -251,6 +251,41 @@ def test_in_fp8_who_misses_a_gate_is_timed_and_a_step_may_have_another_type(monk
     assert "flash_attn_3: o is too short" in capsys.readouterr().out
 
 
+def test_peers_and_steps_in_another_type_round_nothing(monkeypatch):
+    judged = []
+
+    def judge(call, case, tensors):
+        judged.append(case.problem)
+        found = {"nrmse": 1e-3, "worst_row_nrmse": 1e-3, "runs_identical": True}
+        return {"status": "pass", "message": "", "validation": found}
+
+    torch = SimpleNamespace(
+        tensors=lambda case: judged.append(case.problem),
+        attempt=lambda work, refusals=(): work(),
+        judge=judge,
+        timer=lambda call, cold_l2: Fp8Lab().ceiling(),
+        release=lambda: None,
+    )
+    monkeypatch.setattr(compare_peers, "prepare", lambda lab, name, tensors, cold: Call(None, None, note=name))
+    problem, steps = make_problem(dtype="bf16", quantize="yes"), ["v43_quantize", "v27_tile_shapes:bf16"]
+    options = SimpleNamespace(cold_l2=False, rounds=7, json=None)
+    session = compare_peers.Session(Fp8Lab(), torch, options, [problem], steps, ["cudnn"], {"runs": []})
+    checked = []
+    make = session.lab.problem
+
+    def made(problem):
+        case = make(problem)
+        check = case.check
+        case.check = lambda step: checked.append((step, problem.get("quantize"))) or check(step)
+        return case
+
+    session.lab.problem = made
+    session.compare(problem)
+    assert checked == [("v43_quantize", "yes"), ("v27_tile_shapes", None)]
+    assert judged == 2 * [make_problem(dtype="bf16")]
+    assert session.data["runs"][0]["problem"] == problem and not session.others
+
+
 # With PyTorch.
 
 

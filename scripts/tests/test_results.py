@@ -208,6 +208,24 @@ def test_a_step_in_another_type_is_judged_as_that():
     assert any("% of the card's peak, above 100" in line for line in results.check(data))
 
 
+def test_a_step_that_rounds_has_the_gates_and_the_peak_of_fp8_and_peers_have_not():
+    data = make_peers_record(problems=[make_problem(dtype="bf16", quantize="yes")])
+    (run,) = data["runs"]
+    assert results.check(data) == []
+    step, peer = run["steps"][1], run["peers"][0]
+    for entry, passes in ((step, True), (peer, False)):
+        before = dict(entry["validation"])
+        entry["validation"] |= {"nrmse": 3e-2, "gate_nrmse": 6e-2, "worst_row_nrmse": 5e-2, "gate_row": 13e-2}
+        assert (results.check(data) == []) == passes
+        entry["validation"] = before
+    peaks = data["provenance"]["device"]["peak_tflops"]
+    fastest = max(entry["timing"]["tflops"] for entry in rates.contenders_of(run).values() if "timing" in entry)
+    peaks |= {"e4m3": 2 * fastest, "bf16": 0.5 * peer["timing"]["tflops"]}
+    above = [line for line in results.check(data) if "% of the card's peak, above 100" in line]
+    timed = [each for each in run["peers"] if "timing" in each and each["timing"]["tflops"] > peaks["bf16"]]
+    assert timed and len(above) == len(timed) and all(".peers[" in line for line in above)
+
+
 @pytest.mark.parametrize("make", [make_peers_record, make_ring, make_costs, make_record])
 def test_a_sound_record_may_be_quoted_from(make, repository: Repository, capsys):
     data = make(commit=repository.commit)

@@ -51,8 +51,8 @@ def check(
     """Is a step right on these tensors?
 
     Arguments:
-        q, k, v, causal, scale, kv_lengths, q_descale, k_descale, v_descale, step, layout, device, fast, quantize: as
-            attention() has them.
+        q, k, v, causal, scale, kv_lengths, q_descale, k_descale, v_descale, step, layout, device, fast, quantize:
+            as attention() has them.
 
     Runs the step twice and judges o and the log-sum-exp as the tests of this repository do: by the same gates, against
     attention on the CPU in higher precision, computed from the same rounded inputs: all rows of small problems, and

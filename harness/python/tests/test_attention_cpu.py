@@ -21,7 +21,7 @@ PACKAGE = Path(flashsteps.__file__).parent
 STEPS = [
     name
     for name, step in ((name, flashsteps.describe(name)) for name in flashsteps.steps())
-    if "fp16" in step.dtypes and not step.fp8_cache
+    if "fp16" in step.dtypes and not step.fp8_cache and not step.quantizes
 ]
 
 
@@ -300,7 +300,8 @@ def test_describe():
         assert step.name == name and step.title and step.alignment_bytes in (0, 16) and step.needs_sm >= 80
         more = {"v01": ("fp32", "e4m3"), "v02": ("fp32",)}.get(name[:3], ())
         assert step.fp8_cache == (name[:3] == "v42")
-        alone = step.part == "FP8" and not step.fp8_cache
+        assert step.quantizes == (name == "v43_quantize")
+        alone = step.part == "FP8" and not step.fp8_cache and not step.quantizes
         assert step.dtypes == (("e4m3",) if alone else ("fp16", "bf16", *more))
         assert step.spills is None or step.spills
         assert step.has_cuda == (flashsteps.build_info()["build"]["nvcc"] is not None)

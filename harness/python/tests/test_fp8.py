@@ -32,6 +32,8 @@ def dequantized(array, descale):
 def to_torch(array):
     """With its strides; FP8 as uint8, because PyTorch takes no other from NumPy."""
     torch = pytest.importorskip("torch")
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
     if array.dtype != FP8:
         return torch.from_numpy(array)
     return torch.from_numpy(array.view(np.uint8)).view(torch.float8_e4m3fn)
@@ -66,6 +68,19 @@ class Framework:
             return_lse=True,
         )
         assert str(o.dtype).removeprefix("torch.") == "bfloat16"
+        return self.on_host(o, lse)
+
+    def quantized(self, q, *arrays, **options):
+        o, lse = flashsteps.attention(
+            *map(self.array, (q, *arrays)),
+            **{name: self.array(option) for name, option in options.items()},
+            quantize=True,
+            return_lse=True,
+        )
+        assert str(o.dtype).removeprefix("torch.") == q.dtype.name
+        return self.on_host(o, lse)
+
+    def on_host(self, o, lse):
         return np.asarray(o.double() if self.name == "PyTorch" else o).astype(np.float64), np.asarray(lse)
 
 
@@ -170,6 +185,111 @@ def test_other_types_are_always_exact(framework):
     q, k, v = (framework.array(x.astype(np.float16)) for x in draw_qkv())
     exact, permitted = (np.asarray(flashsteps.attention(q, k, v, fast=fast)) for fast in (False, True))
     assert np.array_equal(exact, permitted)
+
+
+# Rounded by the step
+
+
+def draw_16_bits(dtype):
+    rng = np.random.default_rng(2)
+    shapes = [(2, 4, 33, 64)] + 2 * [(2, 2, 300, 64)]
+    return tuple((rng.standard_normal(shape, np.float32) * 0.3).astype(dtype) for shape in shapes)
+
+
+def rounded(array, largest):
+    """By the rule of AttentionCall::quantize, in float64. Query heads share the scale of their head of k."""
+    batch, heads, rows, width = array.shape
+    x = array.astype(np.float32).reshape(batch, 2, heads // 2 * rows * width)
+    most = np.maximum(np.abs(x).max(axis=2, keepdims=True), np.float32(2.0**-100))
+    found = (x * (np.float32(largest) / most)).astype(FP8).astype(np.float64) * (most / np.float32(largest))
+    return found.reshape(array.shape)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
+def test_a_step_rounds_to_fp8(framework, dtype, causal):
+    arrays = draw_16_bits(dtype)
+    o, lse = framework.quantized(*arrays, causal=causal)
+    named = framework.quantized(*arrays, causal=causal, step="v43_quantize")
+    assert all(map(np.array_equal, named, (o, lse))) and flashsteps.describe("v43_quantize").quantizes
+    exact = [rounded(x, largest) for x, largest in zip(arrays, (14, 14, 448))]
+    expected_o, expected_lse = reference.attention(*exact, causal=causal)
+    assert 0.005 < np.linalg.norm(o - expected_o) / np.linalg.norm(expected_o) < 0.05
+    assert np.abs(lse - expected_lse).max() < FAST_LSE
+    # The roundings of q, k and v move it further.
+    unrounded, _ = reference.attention(*(x.astype(np.float64) for x in arrays), causal=causal)
+    assert np.linalg.norm(o - unrounded) > 1.2 * np.linalg.norm(o - expected_o)
+
+
+def test_any_magnitude_will_do(framework):
+    """A power of two more in a head, and its scale has it. bfloat16 has such numbers, and the scores are as before."""
+    q, k, v = draw_16_bits(ml_dtypes.bfloat16)
+    o, lse = framework.quantized(q, k, v)
+    factor = np.array([2.0**30, 2.0**-40], np.float32).reshape(1, 2, 1, 1)
+    of_q = np.repeat(1 / factor, 2, axis=1)
+    scaled = ((x * by).astype(ml_dtypes.bfloat16) for x, by in ((q, of_q), (k, factor), (v, factor)))
+    found, same_lse = framework.quantized(*scaled)
+    assert np.array_equal(found, o * np.repeat(factor, 2, axis=1)) and np.array_equal(same_lse, lse)
+
+
+def test_what_is_zero_has_a_scale(framework):
+    q, k, v = draw_16_bits(np.float16)
+    mean, lse = framework.quantized(q, k * 0, v, causal=True)
+    _, expected = reference.attention(q.astype(float), 0.0 * k, v.astype(float), causal=True)
+    assert np.isfinite(mean).all() and np.abs(lse - expected).max() < FAST_LSE
+    zero, _ = framework.quantized(q, k, v * 0, causal=True)
+    assert not zero.any()
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", "qkv")
+def test_inf_and_nan_are_not_lost(framework, name, number):
+    arrays = dict(zip("qkv", draw_16_bits(np.float16)))
+    arrays[name][1, 0, 20, 5] = number
+    o, lse = framework.quantized(*arrays.values())
+    wrong = np.zeros(lse.shape, bool)
+    wrong[1, :2] = True  # query heads 0 and 1 share head 0 of k and v
+    assert np.isnan(o[wrong]).all() and np.isfinite(o[~wrong]).all()
+    assert name == "v" or (np.isnan(lse[wrong]).all() and np.isfinite(lse[~wrong]).all())
+
+
+def test_what_lies_beyond_a_length_has_no_part_in_the_scale(framework):
+    q, k, v = draw_16_bits(np.float16)
+    lengths = np.array([300, 130], np.int32)
+    expected = framework.quantized(q, k, v, kv_lengths=lengths)
+    for number in (np.nan, 60000):
+        k[1, :, 130:] = v[1, :, 130:] = number
+        assert all(map(np.array_equal, framework.quantized(q, k, v, kv_lengths=lengths), expected))
+
+
+def test_strides_and_layouts_of_what_is_rounded(framework):
+    q, k, v = draw_16_bits(np.float16)
+    expected = framework.quantized(q, k, v)
+    fused = np.stack([k, v], axis=3)
+    found = framework.quantized(q, fused[:, :, :, 0], fused[:, :, :, 1])
+    assert all(map(np.array_equal, found, expected))
+    o, lse = framework.quantized(*(x.transpose(0, 2, 1, 3) for x in (q, k, v)), layout="bshd")
+    assert np.array_equal(o.transpose(0, 2, 1, 3), expected[0]) and np.array_equal(lse, expected[1])
+
+
+def test_who_rounds_is_asked_for_it(framework):
+    q, k, v = map(framework.array, draw_16_bits(np.float16))
+    unasked = "step: v43_quantize rounds to e4m3, and the call does not ask for that"
+    refused(ValueError, unasked, q, k, v, step="v43_quantize")
+    cannot = "step: v01_scalar does not round q, k and v to e4m3"
+    refused(ValueError, cannot, q, k, v, step="v01_scalar", quantize=True)
+    refused(TypeError, "quantize: is a int, expected True or False", q, k, v, quantize=1)
+    others = {"float32": np.float32, "float8_e4m3fn": FP8}
+    for name, dtype in others.items():
+        arrays = (framework.array(x.astype(dtype)) for x in draw_16_bits(np.float16))
+        refused(TypeError, f"q: is {name}: quantize=True is for float16 and bfloat16", *arrays, quantize=True)
+
+
+def test_check_says_what_the_rounding_costs():
+    found = flashsteps.check(*draw_16_bits(np.float16), causal=True, quantize=True)
+    assert found and "quantize=yes" in found.problem
+    assert 0.02 < found.figures["quantization_nrmse"] < 0.1 and found.figures["gate_nrmse"] == 0.06
+    assert "quantization_nrmse" not in flashsteps.check(*draw_16_bits(np.float16)).figures
 
 
 def test_check_judges_with_the_scales():
@@ -373,6 +493,21 @@ def call_with_scales(q, k, v, scales, fast=False):
     return flashsteps.attention(q, k, v, causal=True, q_descale=scales, v_descale=0.5, return_lse=True, fast=fast)
 
 
+def quantized_and_causal(q, k, v):
+    return flashsteps.attention(q, k, v, causal=True, return_lse=True, quantize=True)
+
+
+def test_the_operator_rounds():
+    torch = pytest.importorskip("torch")
+    arrays = tuple(map(to_torch, draw_16_bits(np.float16)))
+    op = torch.ops.flashsteps.attention_with_lse.default
+    utilities = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(op, arrays, {"causal": True, "quantize": True}, test_utils=utilities)
+    expected = quantized_and_causal(*arrays)
+    compiled = torch.compile(quantized_and_causal, fullgraph=True, backend="aot_eager")
+    assert all(map(torch.equal, compiled(*arrays), expected))
+
+
 @pytest.mark.parametrize("fast", [False, True])
 def test_the_operator(fast):
     torch, q, k, v, scales = draw_tensors()
@@ -423,6 +558,15 @@ def test_below_transformations_of_jax(scales, fast):
     reference.same_bits(jax.jit(call)(q, k, v), expected)
     many = [jax.numpy.stack([x, x]) for x in (q, k, v)]
     reference.same_bits(jax.vmap(call)(*many), [jax.numpy.stack([x, x]) for x in expected])
+
+
+def test_below_transformations_of_jax_a_step_rounds():
+    jax = pytest.importorskip("jax")
+    q, k, v = map(to_jax, draw_16_bits(np.float16))
+    expected = quantized_and_causal(q, k, v)
+    reference.same_bits(jax.jit(quantized_and_causal)(q, k, v), expected)
+    many = [jax.numpy.stack([x, x]) for x in (q, k, v)]
+    reference.same_bits(jax.vmap(quantized_and_causal)(*many), [jax.numpy.stack([x, x]) for x in expected])
 
 
 def test_below_shard_map_each_device_has_its_scales():

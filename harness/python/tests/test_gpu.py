@@ -30,7 +30,7 @@ CAPABILITY = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_
 STEPS = [
     name
     for name, step in ((name, flashsteps.describe(name)) for name in flashsteps.steps())
-    if step.needs_sm <= CAPABILITY and "fp16" in step.dtypes and not step.fp8_cache
+    if step.needs_sm <= CAPABILITY and "fp16" in step.dtypes and not step.fp8_cache and not step.quantizes
 ]
 TMA_STEPS = [name for name in STEPS if flashsteps.describe(name).needs_sm >= 90]
 LONG = 200_000_000  # cycles: about 0.1 s

@@ -30,7 +30,7 @@ def capability(device):
 STEPS = [
     name
     for name, step in ((name, flashsteps.describe(name)) for name in flashsteps.steps())
-    if step.needs_sm <= capability(GPUS[0]) and "fp16" in step.dtypes and not step.fp8_cache
+    if step.needs_sm <= capability(GPUS[0]) and "fp16" in step.dtypes and not step.fp8_cache and not step.quantizes
 ]
 
 
