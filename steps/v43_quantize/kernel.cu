@@ -435,9 +435,10 @@ struct Consumer {
     if (uniform(work.batch == kNoMore)) return false;
     const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query_of(work), kWarpgroupM);
     kv_tile = num_key_tiles<BLOCK_N>(keys) - 1;
+    // Not 0: 0 * -inf would make NaN of what is masked. The least factor of FP16 moves no byte by more than
+    // 1/5.
     const float scale = params.score_scale_log2(work.batch, work.head) * (8.0f / LARGEST_BYTE);
-    factor =
-        __float2half2_rn(fmaxf(scale, 0x1p-24f));  // 0 * -inf would be NaN. No score is above 1/5 of a byte
+    factor = __float2half2_rn(fmaxf(scale, 0x1p-24f));
     summand[0] = summand[1] = __float2half2_rn(INFINITY);
     row_sum[0][0] = row_sum[0][1] = 0.0f;
 #pragma unroll
