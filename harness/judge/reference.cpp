@@ -109,8 +109,8 @@ void merge(const EarlierResult& earlier, int64_t at, ReferenceRow& row) {
     const double kept_o = kept * earlier.o[at * row.o.size() + d];
     row.o[d] = row.o[d] * weight + kept_o;
     row.naive[d] = float(row.naive[d] * weight + kept_o);
-    row.rounding[d] *= float(weight);
-    row.excess[d] *= float(weight);
+    row.rounding[d] *= weight;
+    row.excess[d] *= weight;
   }
 }
 
@@ -137,8 +137,8 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
     most_keys = std::max(most_keys, rows[r].visible_keys);
     rows[r].o.assign(d, 0.0);
     rows[r].naive.assign(d, 0.0f);
-    rows[r].rounding.assign(d, 0.0f);
-    rows[r].excess.assign(d, 0.0f);
+    rows[r].rounding.assign(d, 0.0);
+    rows[r].excess.assign(d, 0.0);
   }
   for (int j = 0; j < most_keys; ++j) {
     const float* const k = keys + size_t(j) * d;
@@ -170,22 +170,22 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
       const float naive_weight = works[r].naive_scores[j];
       double* const o = rows[r].o.data();
       float* const naive = rows[r].naive.data();
-      float* const rounding = rows[r].rounding.data();
+      double* const rounding = rows[r].rounding.data();
       for (int c = 0; c < d; ++c) {
         const float product = weight * v[c];
         o[c] += double(product);
         naive[c] += naive_weight * v[c];
-        rounding[c] += product * product;
+        rounding[c] += double(product) * product;
       }
       const double score_error = works[r].cut_off.empty() ? 0 : works[r].cut_off[j];
       if (const float excess = excess_error(p, works[r].scores[j], score_error); excess > 0) {
-        for (int c = 0; c < d; ++c) rows[r].excess[c] += std::pow(excess / float(works[r].sum) * v[c], 2.0f);
+        for (int c = 0; c < d; ++c) rows[r].excess[c] += std::pow(excess / works[r].sum * v[c], 2.0);
       }
     }
   }
   for (size_t r = 0; r < rows.size(); ++r) {
-    for (float& x : rows[r].rounding) x = std::sqrt(x);
-    for (float& x : rows[r].excess) x = std::sqrt(x);
+    for (double& x : rows[r].rounding) x = std::sqrt(x);
+    for (double& x : rows[r].excess) x = std::sqrt(x);
     if (rows[r].visible_keys > 0) {
       for (float& o : rows[r].naive) o /= works[r].naive_sum;
     }

@@ -15,15 +15,16 @@ inline Gates gates(const Problem& p) { return gates(p.computed_dtype(), p.may_ap
 struct ReferenceRow {
   RowId id;
   int visible_keys;
-  double lse;                   // natural log; -inf when the row sees no key
-  std::vector<double> o;        // head_dim; zeros when the row sees no key
-  std::vector<float> naive;     // the naive o
-  std::vector<float> rounding;  // sqrt(sum of (p v)^2): what errors of P's elements add up to, if each is 1
+  double lse;                // natural log; -inf when the row sees no key
+  std::vector<double> o;     // head_dim; zeros when the row sees no key
+  std::vector<float> naive;  // the naive o
+  // In double: the squares of what is below 2^-75 are nothing in FP32.
+  std::vector<double> rounding;  // sqrt(sum of (p v)^2): what errors of P's elements add up to, if each is 1
   // The same of what errors of P's elements may be beyond that: see excess_error() in reference.cpp
-  std::vector<float> excess;
+  std::vector<double> excess;
   double cut_off = 0;  // e4m3: what lse may lose where tensor cores sum the scores, see gates.h
-  double quantization =
-      0;  // where Problem::knows_quantization(): ||o - o of the inputs before they were rounded||^2
+  // Where Problem::knows_quantization(): ||o - o of the inputs before they were rounded||^2.
+  double quantization = 0;
 };
 
 // Which rows to check. All of them when that is cheap; otherwise at most 1024: the first, the last and both

@@ -41,7 +41,7 @@ enum class Inputs {
   kOutliers,    // normal, and one element of a thousand is ten times as large
   kChannels,    // normal, and k and v times 1/32 to 4: by channel
   kZeroKeys,    // normal, and k is 0
-  kSpike,       // normal, and one element of each head of k and of v is 1,000
+  kSpike,       // normal, and one element of each head of k and of v is +-1,000
   kNeedle,      // normal, but each query is one of the keys that it sees, times 4: that key's V is the answer
   kGiven,       // a caller's own, see problem_of()
 };

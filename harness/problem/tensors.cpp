@@ -193,7 +193,7 @@ void normal_row(const Problem& p, Stream stream, int64_t row_index, float* row) 
 // The `spike` inputs: k or v has the spike in one row of a head. `index` is the row's number in the tensor.
 void put_spike(const Problem& p, Stream stream, RowId row, int64_t index, int num_keys, float* values) {
   const uint64_t bits = random_bits(p.seed, kSpike + stream, index - row.i);
-  if (row.i == int(bits % num_keys)) values[bits / num_keys % p.head_dim] = 1000;
+  if (row.i == int(bits % num_keys)) values[bits / num_keys % p.head_dim] = bits >> 63 ? -1000 : 1000;
 }
 
 // The query number `index` of the `needle` inputs. With the default scale, its score with that key is about 4

@@ -162,7 +162,8 @@ __global__ void __launch_bounds__(THREADS)
   };
   if (tile.tensor == kV) {
     shared.v.template fill<THREADS>([&](int key, int col) { return load(tile.first_row + key, col); });
-    __syncthreads();                  // the tile is complete
+    __syncthreads();  // the tile is complete
+
     constexpr int CHUNKS = V_N / 16;  // of a row
     const int64_t number = head_number() * workspace.kv_tiles + tile.first_row / V_N;
     uint4* const out = workspace.v_transposed + number * ((HEAD_DIM + ONES) * CHUNKS);
