@@ -76,9 +76,9 @@ int list_steps(const Options& options) {
       return probed.refusals[problem][s].empty() ? grouped(uint64_t(probed.resources[problem][s].smem_bytes))
                                                  : "-";
     };
-    const auto any = [&](std::initializer_list<size_t> problems) {
-      for (const size_t problem : problems)
-        if (bytes(problem) != "-") return bytes(problem);
+    const auto any = [&](std::initializer_list<size_t> kinds) {
+      for (const size_t kind : kinds)
+        if (bytes(kind) != "-") return bytes(kind);
       return std::string("-");
     };
     rows.push_back(
