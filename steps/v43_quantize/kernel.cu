@@ -187,8 +187,9 @@ __global__ void __launch_bounds__(THREADS)
 
 // ---- The attention kernel, which is v41's. O has the type of the call's tensors.
 
+// D, pipelines, warpgroups, keys of a tile, stages of K and V, turns.
 template <typename Output_, int HEAD_DIM>
-struct Config : PipelineConfig<HEAD_DIM, 1, 2, BLOCK_N, 2, 2, true> {  // stages of K and V; turns
+struct Config : PipelineConfig<HEAD_DIM, 1, 2, BLOCK_N, 2, 2, true> {
   using Output = Output_;
 };
 

@@ -221,6 +221,19 @@ def test_a_step_rounds_to_fp8(framework, dtype, causal):
     assert np.linalg.norm(o - unrounded) > 1.2 * np.linalg.norm(o - expected_o)
 
 
+def test_the_codes_and_scales_are_those_of_the_rule(framework):
+    """v41 computes the same from codes and scales that are made here, bit by bit."""
+    arrays = draw_16_bits(ml_dtypes.bfloat16)
+    codes, scales = [], {}
+    for name, array, largest in zip("qkv", arrays, np.float32([14, 14, 448])):
+        x = array.astype(np.float32).reshape(2, 2, -1)
+        most = np.abs(x).max(axis=2, keepdims=True)
+        codes.append((x * (largest / most)).astype(FP8).reshape(array.shape))
+        scales[f"{name}_descale"] = (most / largest)[..., 0]
+    expected = framework.attention(*codes, causal=True, fast=True, step="v41_bytes_of_p", **scales)
+    assert all(map(np.array_equal, framework.quantized(*arrays, causal=True), expected))
+
+
 def test_any_magnitude_will_do(framework):
     """A power of two more in a head, and its scale has it. bfloat16 has such numbers, and the scores are as before."""
     q, k, v = draw_16_bits(ml_dtypes.bfloat16)
