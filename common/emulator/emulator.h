@@ -70,8 +70,8 @@ struct Counters {
   uint64_t shared_requests = 0;
   uint64_t shared_wavefronts = 0;
   uint64_t shared_wavefronts_ideal = 0;  // without bank conflicts
-  uint64_t mma = 0;                  // m16n8k16 products; a WMMA product is two, as the hardware executes it
-  uint64_t ldmatrix = 0;             // x4; a WMMA load of a 16-bit matrix is one
+  uint64_t mma = 0;       // m16n8k16 products; a WMMA product or an m16n8k32 is two, as Hopper executes it
+  uint64_t ldmatrix = 0;  // x4; a WMMA load of a 16-bit matrix is one
   uint64_t ldmatrix_wavefronts = 0;  // part of shared_wavefronts, as are the requests of ldmatrix
   uint64_t ldmatrix_wavefronts_ideal = 0;
   uint64_t wgmma = 0;               // once per warp, of any number of columns

@@ -1,7 +1,7 @@
 // Which lane holds which element of a matrix: the register layouts of ldmatrix and mma.sync, as functions.
-// Source: PTX ISA, "ldmatrix" and "Matrix Fragments for mma.m16n8k16 with floating point type". The drawings
-// in docs/ are made from these functions. And the arithmetic of the tensor cores: 16-bit products summed in
-// FP32, and FP8 products summed in 14 bits.
+// Source: PTX ISA, "ldmatrix", "Matrix Fragments for mma.m16n8k16 with floating point type" and "Matrix
+// Fragments for mma.m16n8k32". The drawings in docs/ are made from these functions. And the arithmetic of the
+// tensor cores: 16-bit products summed in FP32, and FP8 products summed in 14 bits.
 #pragma once
 
 #include <array>
@@ -40,6 +40,17 @@ constexpr Position mma_b_position(int lane, int element) {
 // C is 16 x 8, FP32: 4 elements a lane, two in row lane / 4 and two in the row 8 below.
 constexpr Position mma_c_position(int lane, int element) {
   return {lane / 4 + element / 2 * 8, lane % 4 * 2 + element % 2};
+}
+
+// mma.m16n8k32: A is 16 x 32 and B is 32 x 8, of bytes. Where the 16-bit product has an element, this one has
+// two neighbours along k. C is the same.
+constexpr Position mma_a_byte_position(int lane, int byte) {
+  const Position pair = mma_a_position(lane, byte / 2);
+  return {pair.row, pair.col * 2 + byte % 2};
+}
+constexpr Position mma_b_byte_position(int lane, int byte) {
+  const Position pair = mma_b_position(lane, byte / 2);
+  return {pair.row * 2 + byte % 2, pair.col};
 }
 
 template <int ROWS, int COLS>
@@ -104,13 +115,15 @@ struct E4m3Operand {
   }
 };
 
-// c += a b of 32 products, as wgmma computes it on Hopper. All products and c are summed in one fixed-point
-// number. Its unit is 2^-13 of the largest power of two among them, where a product's is the product of its
-// factors' powers; what is smaller is cut off. c then keeps 13 bits after its first, and the rest is cut off,
-// too. With fp16_sums c is a number of FP16, and the sum is rounded to the nearest of them in place of that.
+// c += a b of 32 products, as wgmma computes it on Hopper, and mma.sync on sm_89. All products and c are
+// summed in one fixed-point number. Its unit is 2^-13 of the largest power of two among them, where a
+// product's is the product of its factors' powers; what is smaller is cut off. c then keeps 13 bits after its
+// first, and the rest is cut off, too. With fp16_sums c is a number of FP16, and the sum is rounded to the
+// nearest of them in place of that.
 //
 // Source: measurements, as NVIDIA documents nothing of this. DeepSeek-V3 (arXiv 2412.19437, 3.3.2 and 3.5.2)
-// and SageAttention2 (arXiv 2411.10958) found the 13 bits, and that the rest is cut off.
+// and SageAttention2 (arXiv 2411.10958) found the 13 bits, and that the rest is cut off. Here wgmma was
+// measured, to the last bit, and mma.sync on no GPU that sums like this.
 template <int COLS>
 void multiply_accumulate(const E4m3Operand<16, 32>& a, const E4m3Operand<32, COLS>& b, float (&c)[16][COLS],
                          bool fp16_sums) {

@@ -17,6 +17,24 @@ struct Arguments {
 // Element i of a fragment of 16-bit elements, two per register, the lower half first.
 uint16_t element(const uint32_t* registers, int i) { return uint16_t(registers[i / 2] >> (16 * (i % 2))); }
 
+// C, which every product has in the same places.
+void collect_accumulators(void* const* opaque, float (&c)[16][8]) {
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    for (int i = 0; i < 4; ++i) {
+      const Position at = mma_c_position(lane, i);
+      c[at.row][at.col] = static_cast<const Arguments*>(opaque[lane])->acc[i];
+    }
+  }
+}
+void return_accumulators(void* const* opaque, const float (&c)[16][8]) {
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    for (int i = 0; i < 4; ++i) {
+      const Position at = mma_c_position(lane, i);
+      static_cast<const Arguments*>(opaque[lane])->acc[i] = c[at.row][at.col];
+    }
+  }
+}
+
 template <bool BF16>
 void execute(void* const* opaque, unsigned lanes) {
   check_aligned(lanes);
@@ -32,22 +50,37 @@ void execute(void* const* opaque, unsigned lanes) {
       const Position at = mma_b_position(lane, i);
       b_bits[at.row][at.col] = element(arguments.b, i);
     }
-    for (int i = 0; i < 4; ++i) {
-      const Position at = mma_c_position(lane, i);
-      c[at.row][at.col] = arguments.acc[i];
-    }
   }
   elements_to_float(a_bits, BF16, a);
   elements_to_float(b_bits, BF16, b);
+  collect_accumulators(opaque, c);
   multiply_accumulate(a, b, c);
+  return_accumulators(opaque, c);
+  ++cta->counters.mma;
+}
+
+// For sm_90 ptxas converts the operands to FP16 and makes two products of 16 of them, whose sums are in FP32.
+// On sm_89 the tensor cores sum like wgmma, in 14 bits. A kernel must be right with both, so it gets the
+// less exact one here.
+void execute_e4m3(void* const* opaque, unsigned lanes) {
+  check_aligned(lanes);
+  uint8_t a[16][32], b[32][8];
+  float c[16][8];
   for (int lane = 0; lane < kWarpSize; ++lane) {
     const auto& arguments = *static_cast<const Arguments*>(opaque[lane]);
-    for (int i = 0; i < 4; ++i) {
-      const Position at = mma_c_position(lane, i);
-      arguments.acc[i] = c[at.row][at.col];
+    for (int i = 0; i < 16; i += 4) {
+      const Position at = mma_a_byte_position(lane, i);  // the next three are its neighbours
+      std::memcpy(&a[at.row][at.col], &arguments.a[i / 4], sizeof(uint32_t));
+    }
+    for (int i = 0; i < 8; ++i) {
+      const Position at = mma_b_byte_position(lane, i);
+      b[at.row][at.col] = uint8_t(arguments.b[i / 4] >> (8 * (i % 4)));
     }
   }
-  ++cta->counters.mma;
+  collect_accumulators(opaque, c);
+  multiply_accumulate(E4m3Operand(a), E4m3Operand(b), c, /*fp16_sums=*/false);
+  return_accumulators(opaque, c);
+  cta->counters.mma += 2;  // it has the FLOPs of two, and sm_90 executes two
 }
 
 }  // namespace
@@ -56,6 +89,11 @@ void mma_m16n8k16(float* acc, const uint32_t* a, const uint32_t* b, bool bf16, L
   Arguments arguments{acc, a, b};
   collective(bf16 ? "mma.m16n8k16 (bf16)" : "mma.m16n8k16 (fp16)", 0xffffffff, &arguments,
              bf16 ? execute<true> : execute<false>, at);
+}
+
+void mma_m16n8k32_e4m3(float* acc, const uint32_t* a, const uint32_t* b, Location at) {
+  Arguments arguments{acc, a, b};
+  collective("mma.m16n8k32 (e4m3)", 0xffffffff, &arguments, execute_e4m3, at);
 }
 
 }  // namespace emulator
