@@ -12,8 +12,8 @@ TEST_CASE("the conformance kernels run on the emulator in any order") {
   const auto backend = make_emulator_backend();
   std::set<std::string> names;
   for (const ConformanceCase& c :
-       joined({on_emulator::conformance_cases(), on_emulator::conformance_cases_sm90(),
-               on_emulator::conformance_cases_sm90a()})) {
+       joined({on_emulator::conformance_cases(), on_emulator::conformance_cases_sm89(),
+               on_emulator::conformance_cases_sm90(), on_emulator::conformance_cases_sm90a()})) {
     INFO(c.name);
     CHECK(names.insert(c.name).second);
     if (c.tolerance > 0) CHECK(c.num_out % 2 == 0);

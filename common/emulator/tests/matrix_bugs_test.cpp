@@ -101,6 +101,13 @@ __global__ void lane_exits_before_mma(int lane) {
   mma_m16n8k16<__nv_bfloat16>(acc, {1, 2, 3, 4}, {5, 6});
 }
 
+LINES_OF(lane_exits_before_mma_e4m3);
+__global__ void lane_exits_before_mma_e4m3(int lane) {
+  float acc[4] = {};
+  if (int(threadIdx.x) == lane) return;
+  mma_m16n8k32_e4m3(acc, {1, 2, 3, 4}, {5, 6});
+}
+
 LINES_OF(lane_exits_before_wmma);
 __global__ void lane_exits_before_wmma(int lane) {
   FragA a;
@@ -358,6 +365,8 @@ TEST_CASE("a lane that does not come to a matrix instruction", "[matrix][bugs]")
 
       check_report(report_lane(lane_exits_before_mma), Bug::kDivergence, lane_exits_before_mma_line, {4},
                    {"mma.m16n8k16 (bf16) at", will_not_come});
+      check_report(report_lane(lane_exits_before_mma_e4m3), Bug::kDivergence, lane_exits_before_mma_e4m3_line,
+                   {4}, {"mma.m16n8k32 (e4m3) at", will_not_come});
       check_report(report_lane(lane_exits_before_wmma), Bug::kDivergence, lane_exits_before_wmma_line, {4},
                    {will_not_come});
     }

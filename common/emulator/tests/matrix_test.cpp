@@ -209,6 +209,72 @@ TEST_CASE("mma.m16n8k16 adds A B to the accumulator", "[matrix]") {
   }
 }
 
+__global__ void mma_e4m3_kernel(const uint32_t* a, const uint32_t* b, float* acc) {
+  uint32_t frag_a[4], frag_b[2];
+  float frag_c[4];
+  for (int i = 0; i < 4; ++i) frag_a[i] = a[4 * threadIdx.x + i];
+  for (int i = 0; i < 2; ++i) frag_b[i] = b[2 * threadIdx.x + i];
+  for (int i = 0; i < 4; ++i) frag_c[i] = acc[4 * threadIdx.x + i];
+  mma_m16n8k32_e4m3(frag_c, frag_a, frag_b);
+  for (int i = 0; i < 4; ++i) acc[4 * threadIdx.x + i] = frag_c[i];
+}
+
+// Integers, of which sums are exact. Of c only element (5, 3) is not 0, and it is `largest`.
+void check_mma_e4m3(uint64_t seed, float largest) {
+  const std::vector<float> a = random_matrix<float>(16 * 32, seed, true);
+  const std::vector<float> b = random_matrix<float>(32 * 8, seed + 1000, true);
+  Buffer<uint32_t> frag_a(128), frag_b(64);
+  Buffer<float> acc(128);
+  // PTX ISA, "Matrix Fragments for mma.m16n8k32":
+  //   groupID = %laneid >> 2, threadID_in_group = %laneid % 4
+  const auto row_of_c = [](int group, int i) { return i < 2 ? group : group + 8; };
+  const auto col_of_c = [](int thread, int i) { return thread * 2 + (i & 1); };
+  for (int lane = 0; lane < 32; ++lane) {
+    const int group = lane >> 2, thread = lane % 4;
+    uint8_t a_elements[16], b_elements[8];
+    for (int i = 0; i < 16; ++i) {
+      const int row = (0 <= i && i < 4) || (8 <= i && i < 12) ? group : group + 8;
+      const int col = i < 8 ? thread * 4 + (i & 3) : thread * 4 + (i & 3) + 16;
+      a_elements[i] = emulator::float_to_e4m3_bits(a[size_t(32 * row + col)]);
+    }
+    for (int i = 0; i < 8; ++i) {
+      const int row = i < 4 ? thread * 4 + (i & 3) : thread * 4 + (i & 3) + 16;
+      b_elements[i] = emulator::float_to_e4m3_bits(b[size_t(8 * row + group)]);
+    }
+    std::memcpy(&frag_a[size_t(4 * lane)], a_elements, 16);
+    std::memcpy(&frag_b[size_t(2 * lane)], b_elements, 8);
+    for (int i = 0; i < 4; ++i)
+      acc[size_t(4 * lane + i)] = row_of_c(group, i) == 5 && col_of_c(thread, i) == 3 ? largest : 0.0f;
+  }
+
+  launch(mma_e4m3_kernel, 1, 32, 0, nullptr, frag_a.get(), frag_b.get(), acc.get());
+  CHECK(emulator::last_counters().mma == 2);
+
+  int wrong = 0;
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 4; ++i) {
+      const int row = row_of_c(lane >> 2, i), col = col_of_c(lane % 4, i);
+      // In units of 2^-13 of the largest, each product cut off.
+      const float unit = row == 5 && col == 3 && largest > 0x1p13f ? largest * 0x1p-13f : 1.0f;
+      double expected = row == 5 && col == 3 ? largest : 0.0;
+      for (int k = 0; k < 32; ++k)
+        expected += std::trunc(double(a[size_t(32 * row + k)]) * b[size_t(8 * k + col)] / unit) * unit;
+      wrong += acc[size_t(4 * lane + i)] != expected;
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("mma.m16n8k32 adds A B of FP8 to the accumulator, in 14 bits", "[matrix]") {
+  fresh_options();
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    check_mma_e4m3(seed, 0.0f);
+    check_mma_e4m3(seed, 1024.0f);
+    check_mma_e4m3(seed, 0x1p15f);  // products are in units of 4 now
+  }
+}
+
 // ---- From shared memory through ldmatrix to the product, as attention does it
 
 struct ProductTile {

@@ -39,15 +39,18 @@ struct ConformanceCase {
   double tolerance;
   void (*run)(const AttentionCall& call, void* stream);  // reads words at call.q.data, writes at call.o.data
   const char* needs_sm = "80";                           // as in a step's registration
+  int not_on = 0;  // the compute capability, 90 for 9.0, of the GPUs that compute it in another way
 };
 
 inline namespace on_cuda {
 std::span<const ConformanceCase> conformance_cases();
+std::span<const ConformanceCase> conformance_cases_sm89();
 std::span<const ConformanceCase> conformance_cases_sm90();
 std::span<const ConformanceCase> conformance_cases_sm90a();
 }  // namespace on_cuda
 inline namespace on_emulator {
 std::span<const ConformanceCase> conformance_cases();  // the same, in the same order
+std::span<const ConformanceCase> conformance_cases_sm89();
 std::span<const ConformanceCase> conformance_cases_sm90();
 std::span<const ConformanceCase> conformance_cases_sm90a();
 }  // namespace on_emulator
