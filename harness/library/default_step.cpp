@@ -24,6 +24,8 @@ constexpr const char* kFewRows = "v36_stream_k_overlapping_full_sms";
 constexpr const char* kFewRowsDeep = "v36_stream_k_overlapping_six_stages";
 constexpr const char* kFp8Cache = "v42_fp8_cache_overlapping_full_sms";
 constexpr const char* kQuantizes = "v43_quantize";
+constexpr const char* kFp8 = "v40_fp8";
+constexpr const char* kFp8Fast = "v41_bytes_of_p";
 constexpr const char* kWhole = "v27_tile_shapes_overlapping_launches";
 constexpr const char* kPacked = "v39_dependent_launch";
 constexpr Kernel kHeadDim64[] = {
@@ -169,6 +171,7 @@ std::vector<Estimate> estimates(const AttentionCall& c, const Card& card) {
 DefaultStep default_step(const AttentionCall& c, const Card& card) {
   if (c.fp8_cache) return {kFp8Cache, ""};
   if (c.quantize) return {kQuantizes, ""};
+  if (c.dtype == DType::kE4m3) return {c.fast ? kFp8Fast : kFp8, ""};
   if (c.page_table.pages != nullptr) return {kFewRows, ""};
   DefaultStep least = std::ranges::min(estimates(c, card), {}, &Estimate::time).step;
   // The host does not know how long the sequences are. The step takes more CTAs then.

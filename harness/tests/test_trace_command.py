@@ -12,9 +12,14 @@ from test_program import BUILD, FIXTURES, FLASHSTEPS, ROOT, STEPS, run
 
 ONE_CTA = ["--shape", "1,1,1,64,230,64"]
 FEW_KEYS = ["--shape", "1,1,1,16,60,64"]  # one CTA of a step that splits keys
-# Barriers of first kernels, which the trace does not show: of CTAs that have 8 warps. v43's first two have a tile of Q,
-# and two each of K and V. All wait once, and V's once more.
-ELSEWHERE = {"v40_fp8": 2 * 8, "v41_bytes_of_p": 2 * 8, "v43_quantize": (5 + 5 + 2) * 8}
+# Barriers of first kernels, which the trace does not show: of two CTAs that have 8 warps, or four that have 2. v43's
+# first two have a tile of Q, and two each of K and V. All wait once, and V's once more.
+ELSEWHERE = {
+    "v40_fp8": 2 * 8,
+    "v41_bytes_of_p": 2 * 8,
+    "v43_quantize": (5 + 5 + 2) * 8,
+    "v44_fp8_mma_sync": 4 * 2,
+}
 PRODUCTS, COPIES = 50, 100  # the first tracks of wgmma's products and of copies
 
 
