@@ -113,10 +113,10 @@ struct AttentionCall {
   PageTable page_table = {};
   // Of DType::kE4m3. Other types have none, but for k and v with fp8_cache.
   Descale q_descale = {}, k_descale = {}, v_descale = {};
-  // Of DType::kE4m3: may a step approximate, for the sake of speed? Then no element of q and k, as it is
-  // stored, may be above kLargestFastQk in magnitude: otherwise rows of o and lse become NaN, at least those
-  // that see such an element. lse may be off by kFastLse and by what rounding scores to FP16 moves it. Steps
-  // that do not approximate ignore this.
+  // Of DType::kE4m3: may a step approximate, for the sake of speed? It sums scores in FP16. If no element of
+  // q and k, as it is stored, is above kLargestFastQk in magnitude, none of these sums is beyond FP16. A row
+  // of which one is, or whose scores are beyond 7,000 in units of log2, becomes NaN in o and lse. lse may be
+  // off by kFastLse and by what rounding scores to FP16 moves it. Steps that do not approximate ignore this.
   bool fast = false;
   static constexpr float kLargestFastQk = 14.0f, kFastLse = 0.084f;
   // For steps with `fp8_cache`: k and v are kE4m3, with k_descale and v_descale, and only q and o have the
