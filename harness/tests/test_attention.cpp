@@ -636,6 +636,14 @@ TEST_CASE("the default step is what was the fastest in trials") {
   }
 }
 
+TEST_CASE("the default step of FP8 is Hopper's, though a later one runs there too") {
+  AttentionCall call{};
+  call.dtype = DType::kE4m3;
+  CHECK(default_step(call, {132, 0, 0}).step.substr(0, 3) == "v40");
+  call.fast = true;
+  CHECK(default_step(call, {132, 0, 0}).step.substr(0, 3) == "v41");
+}
+
 TEST_CASE("steps() tells what is there, in the ladder's order") {
   const std::vector<StepDescription> all = steps();
   const auto describe = [&](std::string_view name) {
