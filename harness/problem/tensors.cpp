@@ -495,7 +495,7 @@ void Workload::find_quantizers() {
        {std::pair(&plan_.q, &q_quantizers_), {&plan_.k, &k_quantizers_}, {&plan_.v, &v_quantizers_}}) {
     std::vector<std::atomic<float>> largest(size_t(problem_.batch) * problem_.num_heads_kv);
     const auto places = tensor->all_rows();
-    parallel_for(int64_t(places.size()), [&](int64_t begin, int64_t end) {
+    parallel_for(int64_t(places.size()), [&, tensor = tensor](int64_t begin, int64_t end) {
       std::vector<float> values(problem_.head_dim);
       for (int64_t place = begin; place < end; ++place) {
         const std::optional<RowId> row = readable_row(*tensor, places[place]);
