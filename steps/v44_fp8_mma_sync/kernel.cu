@@ -282,8 +282,8 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 
 constexpr StepInfo kStep = {
     .title = "FP8 with mma.sync, for GPUs without wgmma: each tile is summed apart from O",
-    .removes = "the need of a Hopper GPU",
-    .after = "v40_fp8",
+    .removes = "half of the time of a product, where the tensor cores take FP8 from mma.sync",
+    .after = "v15_integer_max",
     .part = Part::kFp8,
     .dtypes = {DType::kE4m3},
     .alignment_bytes = 16,
