@@ -797,8 +797,10 @@ def side_steps(request: Request) -> str:
             raise TableError(f"{step}'s lesson does not say 'This step is for readers who ...'")
         before = sources.after(step)
         for file, data in records:
-            # A step that takes FP8 alone stands beside one in bf16.
-            other = before if any(before in steps_of(run) for run in data["runs"]) else f"{before}:bf16"
+            # A step that computes in FP8 alone may stand beside one in bf16: the one before it, or the run's only one.
+            measured = dict.fromkeys(name for run in data["runs"] for name in steps_of(run))
+            others = [before, f"{before}:bf16", *(name for name in measured if name.endswith(":bf16"))]
+            other = next((name for name in others if name in measured), before)
             # And one with K and V in FP8 beside one that has them in q's type.
             olds = [without_cache(data, run) if run["problem"].get("cache") else run for run in data["runs"]]
             entries = [(steps_of(old).get(other), steps_of(new).get(step)) for old, new in zip(olds, data["runs"])]
@@ -806,7 +808,7 @@ def side_steps(request: Request) -> str:
             gains = sorted(old["median_ms"] / new["median_ms"] for old, new in times if old and new)
             if gains:
                 gain = " to ".join(dict.fromkeys(f"{each:.2f}" for each in (gains[0], gains[-1])))
-                name = before.partition("_")[0] + (" in bf16" if other != before else "")
+                name = other.partition("_")[0] + (" in bf16" if other.endswith(":bf16") else "")
                 gain = f"[{gain} × {name}]({request.link(f'figures/results/{file}')})"
                 break
         else:

@@ -197,6 +197,17 @@ def test_tables_of_fp8_say_who_misses_a_gate_and_what_ran_in_bf16(repository: Re
     assert " × v01 in bf16](figures/results/peers.json) |" in written(repository, capsys, "side_steps file=peers.json")
 
 
+def test_a_side_step_may_stand_beside_another_one_in_bf16_than_the_one_before_it(repository: Repository, capsys):
+    data = make_record(steps=["v01_scalar:bf16", "v03_wmma"], commit=repository.commit)
+    data["runs"][0]["problem"]["dtype"] = "e4m3"
+    repository.record("cast.json", data)
+    for step in STEPS:
+        repository.write(f"steps/{step}/README.md", "# Lesson\n\nThis step is for readers who wait.\n")
+    text = written(repository, capsys, "side_steps file=cast.json")
+    assert "| [v02](steps/v02_smem_tiles/README.md) | wait | not recorded yet |" in text
+    assert "| wait | [4.00 × v01 in bf16](figures/results/cast.json) |" in text
+
+
 def test_an_fp8_cache_stands_beside_the_same_problem_without_one(repository: Repository, capsys):
     problems = [make_problem(), make_problem() | {"cache": "e4m3"}]
     data = make_record(steps=STEPS[:2], problems=problems, commit=repository.commit)
