@@ -34,6 +34,7 @@ LADDER = (
     "h200_fp8.json",
     "h200_fp8_fast.json",
     "h200_fp8_cache.json",
+    "h200_fp8_quantize.json",
     "h200_fp8_mma_sync.json",
 )
 QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>$", re.MULTILINE | re.DOTALL)
