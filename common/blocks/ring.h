@@ -34,9 +34,9 @@ struct Ring {  // in shared memory
   static __device__ int phase_of(int tile) { return tile / NUM_STAGES % 2; }
 
   // By one thread; fence_mbarrier_init() and a barrier must follow before anybody uses the ring.
-  __device__ void init(int num_consumers) {
+  __device__ void init(int num_consumers, int num_producers = 1) {
     for (int stage = 0; stage < NUM_STAGES; ++stage) {
-      mbarrier_init(&bar_full[stage], 1);  // the producer's announcement
+      mbarrier_init(&bar_full[stage], num_producers);  // with TMA, the producer's announcement
       mbarrier_init(&bar_empty[stage], num_consumers);
     }
   }

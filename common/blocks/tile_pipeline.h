@@ -70,11 +70,13 @@ struct WithBarriers : Tiles {
   Ring<C::K_STAGES> ring_k;
   Ring<C::V_STAGES> ring_v;
 
-  __device__ void init() {  // by one thread; fence_mbarrier_init() and a barrier must follow
-    constexpr int NUM_WARPS = 4 * C::NUM_WARPGROUPS;
+  static constexpr int NUM_WARPS = 4 * C::NUM_WARPGROUPS;  // that compute
+
+  // By one thread; fence_mbarrier_init() and a barrier must follow.
+  __device__ void init(int v_consumers = NUM_WARPS) {
     ring_q.init(1);  // the storer
     ring_k.init(NUM_WARPS);
-    ring_v.init(NUM_WARPS);
+    ring_v.init(v_consumers);
     for (uint64_t& bar : bar_o_full) mbarrier_init(&bar, NUM_WARPS);
   }
 
