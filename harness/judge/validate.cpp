@@ -30,7 +30,7 @@ json to_json(const Validation& v, const Problem& problem) {
   json record = {{"nrmse", number(v.nrmse)},
                  {"worst_row_nrmse", number(v.worst_row_nrmse)},
                  {"max_abs", number(v.max_abs)},
-                 {"lse_max_abs", number(v.lse_max_abs)},
+                 {"lse_max_abs", v.lse_max_abs ? number(*v.lse_max_abs) : json(nullptr)},
                  {"nonfinite", v.nonfinite},
                  {"rows_checked", v.rows_checked},
                  {"gate_nrmse", g.nrmse},

@@ -262,6 +262,10 @@ inline void check_e4m3_mutants(Backend& backend) {
     p.inputs = inputs;
     return p;
   };
+  const auto without_lse = [](Problem p) {
+    p.lse = false;
+    return p;
+  };
   const struct {
     const char* name;
     Problem problem;
@@ -278,6 +282,9 @@ inline void check_e4m3_mutants(Backend& backend) {
       {"one_level_of_sums", long_mean, "o is too short by"},
       {"p_truncated", long_mean, "o is too short by"},
       {"padding_times_zero", few, "are NaN"},
+      {"k_scale_of_head_0", without_lse(few), "hint: o is wrong"},
+      {"keys_swapped", without_lse(few), "hint: o is wrong"},
+      {"p_truncated", without_lse(long_mean), "o is too short by"},
   };
   // A row of O that is a third of the root of its squared summands' sum.
   const Problem small_row{.batch = 2,
@@ -310,7 +317,9 @@ inline void check_e4m3_mutants(Backend& backend) {
     }
     INFO(name << ": " << said);
     CHECK(said.find(message) != std::string::npos);
+    if (!problem.lse) CHECK(said.find("lse") == std::string::npos);
   }
+  CHECK(validate_named(backend, "mutant_e4m3_scale_of_p_in_lse", without_lse(few)).pass);
 }
 
 // Of the queries of the `needle` inputs, for how many the output is nearest to the V of the key that has the

@@ -189,6 +189,14 @@ def test_things_may_end_in_any_order() -> None:
     assert case.check("v01_scalar")["status"] == "pass"
 
 
+def test_a_step_whose_lse_nobody_wants_is_judged_by_o_alone(emulator: lab.Lab) -> None:
+    words = (SHAPE, "--dtype=e4m3")
+    with_lse, without = (case_of(emulator, *words, *more).check("v40_fp8") for more in ((), ("--no-lse",)))
+    assert with_lse["status"] == without["status"] == "pass"
+    assert with_lse["validation"]["lse_max_abs"] > 0
+    assert without["validation"] == with_lse["validation"] | {"lse_max_abs": None}
+
+
 def test_rounds_and_gates(emulator: lab.Lab) -> None:
     assert [emulator.order(4, round_) for round_ in range(2)] == [[0, 1, 3, 2], [1, 2, 0, 3]]
     assert [emulator.order(3, round_) for round_ in range(3)] == [[0, 1, 2], [2, 1, 0], [1, 2, 0]]

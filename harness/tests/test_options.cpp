@@ -71,6 +71,16 @@ TEST_CASE("--quantize is said of a problem") {
   CHECK(problem_from_json(to_json(o.problems[0])) == o.problems[0]);
 }
 
+TEST_CASE("--no-lse is said of a problem, whatever is done with it") {
+  for (const char* const command : {"run", "check", "bench"}) {
+    const Options o = parse({command, "--shape", "2,1,8,64", "--dtype", "e4m3", "--no-lse", "--fast"});
+    REQUIRE(o.problems.size() == 1);
+    CHECK_FALSE(o.problems[0].lse);
+    CHECK(o.problems[0].label() == "B=2 Hq=1 Hkv=1 Sq=8 Skv=8 D=64 e4m3 full lse=none fast=yes");
+    CHECK(problem_from_json(to_json(o.problems[0])) == o.problems[0]);
+  }
+}
+
 TEST_CASE("numbers are decimal, whatever they begin with") {
   CHECK(parse({"run", "--shape", "1,1,8,64", "--seed", "010"}).problems.at(0).seed == 10);
   CHECK(parse({"run", "--shape", "1,1,8,64", "--seed", "18446744073709551615"}).problems.at(0).seed ==

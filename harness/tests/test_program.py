@@ -514,6 +514,19 @@ def test_records_have_one_form_and_problems_one_label(tmp_path: Path) -> None:
         assert f"\n{problem_label(each['problem'])}\nPASS  v01_scalar  NRMSE" in done.stdout
 
 
+def test_a_call_that_wants_no_lse_is_told_nothing_of_it(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    arguments = ["--backend", "emulator", "--mode", "early", "--dtype", "e4m3", "--shape", "1,2,200,64", "--no-lse"]
+    done = run(FLASHSTEPS, "check", "v40", *arguments, "--json", str(out))
+    assert done.returncode == 0 and "e4m3 full lse=none\nPASS  v40_fp8" in done.stdout, done.stdout + done.stderr
+    check_file(out)
+    (one,) = results.read(out)["runs"]
+    assert one["problem"]["lse"] == "none" and one["steps"][0]["validation"]["lse_max_abs"] is None
+    wrong = run(MUTANTS, "check", "mutant_e4m3_keys_swapped", *arguments)
+    assert wrong.returncode == 1 and "hint: o is wrong" in wrong.stdout, wrong.stdout + wrong.stderr
+    assert wrong.stdout.count("lse") == wrong.stdout.count("lse=none")
+
+
 def test_the_error_of_fp8_itself_stands_beside_that_of_the_step(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     arguments = ["--shape", "1,2,100,64", "--dtype", "bf16", "--dtype", "e4m3", "--json", str(out)]

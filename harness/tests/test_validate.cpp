@@ -383,6 +383,23 @@ TEST_CASE("e4m3: what a fast approximation may do is right only where the call a
   }
 }
 
+TEST_CASE("where nobody wants an lse, o alone is judged") {
+  Problem p = problem();
+  for (const bool lse : {true, false}) {
+    p.lse = lse;
+    Case c(p);
+    CHECK((c.judged().pass && to_json(c.judged(), p).at("lse_max_abs").is_null() == !lse));
+    const RowId row{1, 1, 7};
+    c.set_lse(row, 1000);
+    CHECK(c.judged().pass == !lse);
+    c.scale_row(row, 1.01);
+    INFO(c.judged().message);
+    CHECK_FALSE(c.judged().pass);
+    CHECK(has(c.judged(), "1 of 280 checked rows are wrong"));
+    CHECK(has(c.judged(), "lse") == lse);
+  }
+}
+
 TEST_CASE(
     "what is rounded to e4m3 by the step is judged by the rounded inputs, and the rounding is reported") {
   for (const DType dtype : {DType::kFp16, DType::kBf16}) {

@@ -402,7 +402,7 @@ class Session:
         decode = {problem["seqlen_q"] for problem in self.problems} == {1}
         fp8 = {problem["dtype"] for problem in self.problems} == {"e4m3"}
         words = [*(HOST_DECODE_PROBLEM if decode else HOST_PROBLEM), *(HOST_FP8 if fp8 else ("--dtype=bf16",))]
-        words += [f"--{name}" for name in ("fast", "quantize") if getattr(self.options, name)]
+        words += flags(self.options, "no_lse", "fast", "quantize")
         (problem,) = harness.problems(self.options.lab, *words)
         run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
         case = self.lab.problem(problem)
@@ -443,6 +443,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--inputs", action="append", help="as flashsteps takes it, e.g. mean (repeatable)")
     parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
     parser.add_argument("--full", action="store_true", help="no mask (the default)")
+    no_lse_help = "steps compute no log-sum-exp; peers are called as always, and asked for none"
+    parser.add_argument("--no-lse", action="store_true", help=no_lse_help)
     parser.add_argument("--fast", action="store_true", help="e4m3: steps may approximate; q and k are at most 14")
     quantize_help = "fp16 and bf16: steps round q, k and v to e4m3, and peers round nothing"
     parser.add_argument("--quantize", action="store_true", help=quantize_help)
@@ -459,9 +461,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
+def flags(options: argparse.Namespace, *names: str) -> list[str]:
+    """The program's words for those of these options that were given."""
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
+
+
 def problems_of(options: argparse.Namespace) -> list[Problem]:
     """What the program makes of the same options."""
-    words = [f"--{name}" for name in ("causal", "full", "fast", "quantize") if getattr(options, name)]
+    words = flags(options, "causal", "full", "no_lse", "fast", "quantize")
     for name in ("grid", "seed", "shape", "dtype", "layout", "inputs"):
         words += [f"--{name}={value}" for value in getattr(options, name) or []]
     problems = harness.problems(options.lab, *words)

@@ -86,6 +86,8 @@ def check_validation(validation: dict[str, Any], problem: dict[str, Any], passed
         right = may_lack if value is None else limit is not None and value <= limit
         if passed and not right:
             errors.append(f"{key}: is {json.dumps(value)}, a pass needs at most {gate}: {json.dumps(limit)}")
+    if problem.get("lse") and validation.get("lse_max_abs") is not None:
+        errors.append(f"lse_max_abs: is {validation['lse_max_abs']:g}, must be null: the caller wanted no log-sum-exp")
     return errors
 
 

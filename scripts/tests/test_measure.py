@@ -64,6 +64,7 @@ def test_problems_of_fp8_are_those_that_steps_take(of: stress.Stress, capsys):
     of.problems(drawn, ["v01_scalar", "v40_fp8"])
     assert of.failures == 0, capsys.readouterr().out
     assert of.ran["v40_fp8"] == {"e4m3": 40} and {p["inputs"] for p in drawn} > {"mean", "outliers", "channels"}
+    assert {p.get("lse") for p in drawn} == {None, "none"}
 
 
 @pytest.mark.parametrize(

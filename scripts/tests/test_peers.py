@@ -128,6 +128,9 @@ def test_the_words_for_problems_are_the_programs():
         "B=4 Hq=16 Hkv=16 Sq=1024 Skv=1024 D=64 bf16 causal seed=3",
         "B=2 Hq=2 Hkv=2 Sq=64 Skv=64 D=128 bf16 causal seed=3",
     ]
+    options = compare_peers.parse([*SMALL, "--dtype", "e4m3", "--no-lse", "--fast", *LAB])
+    (found,) = compare_peers.problems_of(options)
+    assert problem_label(found) == "B=4 Hq=16 Hkv=16 Sq=1024 Skv=1024 D=64 e4m3 full lse=none fast=yes"
 
 
 def test_the_geometric_mean_is_over_problems_where_both_ran(monkeypatch):

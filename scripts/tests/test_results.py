@@ -71,6 +71,8 @@ CUDA_CASES = [
     (VALIDATION + "gate_element", ABSENT, "worst_element: is 1.5, a pass needs at most gate_element: null"),
     (VALIDATION + "bias", 2e-4, "bias: is 0.0002, a pass needs at most gate_bias: 0.0001"),
     (VALIDATION + "runs_identical", False, "runs_identical: True was expected"),
+    ("runs.0.problem.lse", "none", "lse_max_abs: is 1e-06, must be null: the caller wanted no log-sum-exp"),
+    ("runs.0.problem.lse", "no", "'no' is not one of ['none', None]"),
     (VALIDATION + "modes", ["early"], "modes: is"),
     (TIMING + "tflops", 1e6, "timing.tflops: is"),
     (TIMING + "limit", "mma_sync", "timing.limit: the run has no ceilings.mma_sync"),

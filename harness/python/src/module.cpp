@@ -249,7 +249,7 @@ nb::tuple judge(nb::handle python_framework, const nb::tuple& arrays, nb::handle
   figures["nrmse"] = found.nrmse;
   figures["worst_row_nrmse"] = found.worst_row_nrmse;
   figures["max_abs"] = found.max_abs;
-  figures["lse_max_abs"] = found.lse_max_abs;
+  if (found.lse_max_abs) figures["lse_max_abs"] = *found.lse_max_abs;
   if (found.quantization_nrmse) figures["quantization_nrmse"] = *found.quantization_nrmse;
   figures["gate_nrmse"] = gate.nrmse;
   figures["gate_row"] = gate.row_nrmse;
