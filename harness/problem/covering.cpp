@@ -244,6 +244,15 @@ void large_growth(std::vector<Problem>& sample) {
   }
 }
 
+// Each problem also without an LSE, or with one. A merged result always has one.
+void add_the_other_way(std::vector<Problem>& sample) {
+  for (size_t i = 0, given = sample.size(); i < given; ++i) {
+    Problem p = sample[i];
+    p.lse = !p.lse;
+    if (!p.earlier) sample.push_back(p);
+  }
+}
+
 }  // namespace
 
 std::vector<Problem> covering_sample(const StepInfo& step) {
@@ -310,6 +319,7 @@ std::vector<Problem> covering_sample(const StepInfo& step) {
     p.quantize = step.quantizes;
   }
   std::erase_if(sample, [](const Problem& p) { return !shape_error(p).empty(); });
+  if (step.lse_changes_o) add_the_other_way(sample);
   for (size_t i = 0; i < sample.size(); ++i) sample[i].seed = i + 1;
   return sample;
 }

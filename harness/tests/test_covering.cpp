@@ -1,6 +1,7 @@
 // The covering sample covers: counted here from the axes themselves, not by the code that built it.
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 #include <tuple>
 
@@ -211,6 +212,30 @@ TEST_CASE("the sample of FP8 has what shows sums with 14 bits, and rows that are
   for (const Problem& p : sample) {
     INFO(p.label());
     CHECK(refusal(step, shape_of_call(p)) == "");
+  }
+}
+
+TEST_CASE("the sample of a step whose O depends on the LSE has each problem with one and without") {
+  for (StepInfo step : {with(false, false, true), with_e4m3_alone()}) {
+    const std::vector<Problem> before = covering_sample(step);
+    step.lse_changes_o = true;
+    const std::vector<Problem> sample = covering_sample(step);
+    REQUIRE(sample.size() > before.size());
+    CHECK(std::ranges::equal(before, sample | std::views::take(before.size())));
+    const auto has = [&](Problem p) {
+      return std::ranges::any_of(sample, [&](const Problem& other) {
+        p.seed = other.seed;
+        return p == other;
+      });
+    };
+    bool any_is_merged = false;
+    for (Problem p : sample) {
+      INFO(p.label());
+      any_is_merged |= p.earlier;
+      p.lse = !p.lse;
+      CHECK(has(p) == !p.earlier);
+    }
+    CHECK(any_is_merged == step.merges);
   }
 }
 
