@@ -50,7 +50,7 @@ story("storage", {
       const high = Math.log2(Math.max(each.wavefronts, 1)) / most * tall, here = index === state.step;
       parts.push(box(index * wide + 1, low + 6 + tall - high, wide - 2, high, here ? "mark" : "tint0"));
       parts.push(box(index * wide, low, wide, tall + 26, "grab", { "data-choose": index }));
-      if (index % (whole > 600 ? 2 : 4) === 0 && index * wide < whole - 14)
+      if (index % (whole > 600 ? 2 : 4) === 0 && (index + 0.5) * wide < whole - 14)
         parts.push(words(index * wide + (index ? wide / 2 : 0), low + tall + 22, version(each.step),
           `small through ${index ? "middle" : ""}`));
     });
