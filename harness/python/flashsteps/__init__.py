@@ -108,7 +108,7 @@ def attention(
             and to test). "cuda": copies them to the current GPU and the result back.
         fast: for float8_e4m3fn, and ignored for other types: may a step approximate, to be faster? Then no element
             of q and k, without its descale, may be above 14 in magnitude: a larger one makes NaN of o and lse in
-            rows that see it, and in others beside them. o is off by about 3 % (exactly: 2.5 %), and lse by up to
+            rows that see it, and in others beside them. o is off by about 3 % (without: 2.5 to 2.8 %), and lse by up to
             0.084 and what rounding scores to float16 moves it.
         quantize: for float16 and bfloat16: the step rounds q, k and v to FP8 (e4m3), each with one scale for each head
             of k and v, and computes in FP8 as with `fast`. What the rounding alone changes of o depends on the
