@@ -247,9 +247,9 @@ void large_growth(std::vector<Problem>& sample) {
   }
 }
 
-// Each problem also without an LSE, or with one. A merged result always has one.
-void add_the_other_way(std::vector<Problem>& sample) {
-  for (size_t i = 0, given = sample.size(); i < given; ++i) {
+// Each problem from the `first` on also without an LSE, or with one. A merged result always has one.
+void add_the_other_way(std::vector<Problem>& sample, size_t first) {
+  for (size_t i = first, given = sample.size(); i < given; ++i) {
     Problem p = sample[i];
     p.lse = !p.lse;
     if (!p.earlier) sample.push_back(p);
@@ -306,6 +306,7 @@ std::vector<Problem> covering_sample(const StepInfo& step) {
     std::erase_if(open, [&](const Pair& p) { return p.is_in(best); });
     sample.push_back(axes.build(best));
   }
+  const size_t num_of_pairs = sample.size();
   few_queries(step, sample);
   if (step.pages) more_pages(sample);
   more_rows(step, sample);
@@ -313,6 +314,7 @@ std::vector<Problem> covering_sample(const StepInfo& step) {
   large_growth(sample);
   if (step.fp8_cache) beyond_fp16(sample);
   if (step.workspace_bytes != nullptr && step.purpose != Purpose::kDecode) shared_tiles(sample);
+  if (step.lse_changes_o) add_the_other_way(sample, num_of_pairs);  // the pairs have both
   // Those after the pairs name 16-bit types. A step that has not these gets them in its own, but for inputs
   // that are not for it.
   for (Problem& p : sample) {
@@ -322,7 +324,6 @@ std::vector<Problem> covering_sample(const StepInfo& step) {
     p.quantize = step.quantizes;
   }
   std::erase_if(sample, [](const Problem& p) { return !shape_error(p).empty(); });
-  if (step.lse_changes_o) add_the_other_way(sample);
   for (size_t i = 0; i < sample.size(); ++i) sample[i].seed = i + 1;
   return sample;
 }

@@ -215,7 +215,7 @@ TEST_CASE("the sample of FP8 has what shows sums with 14 bits, and rows that are
   }
 }
 
-TEST_CASE("the sample of a step whose O depends on the LSE has each problem with one and without") {
+TEST_CASE("the sample of a step whose O depends on the LSE has all kinds with one and without") {
   for (StepInfo step : {with(false, false, true), with_e4m3_alone()}) {
     const std::vector<Problem> before = covering_sample(step);
     step.lse_changes_o = true;
@@ -228,14 +228,15 @@ TEST_CASE("the sample of a step whose O depends on the LSE has each problem with
         return p == other;
       });
     };
-    bool any_is_merged = false;
+    int after_pairs = 0;
     for (Problem p : sample) {
       INFO(p.label());
-      any_is_merged |= p.earlier;
+      if (p.seqlen_kv < 4096) continue;  // those of the pairs have fewer keys, and some of them want an LSE
+      ++after_pairs;
       p.lse = !p.lse;
-      CHECK(has(p) == !p.earlier);
+      CHECK(has(p));
     }
-    CHECK(any_is_merged == step.merges);
+    CHECK(after_pairs >= 2);
   }
 }
 
