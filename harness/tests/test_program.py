@@ -4,6 +4,7 @@ Runs the programs of a test build; FLASHSTEPS_BUILD names its folder (build/ci b
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -317,13 +318,22 @@ def test_a_stack_of_64_kib_is_enough(command: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def said_on(ours: int, theirs: int) -> str:
+    """All that was said on a terminal. One read may return a part of it."""
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while part := os.read(ours, 1 << 16):
+            said += part
+    os.close(ours)
+    return said.decode()
+
+
 def test_a_line_of_progress_does_not_wrap() -> None:
     command = [str(FLASHSTEPS), "run", "v01_scalar", "--backend", "emulator", "--shape", "1,1,8,64"]
     ours, theirs = pty.openpty()
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=theirs, timeout=PATIENCE)
-    os.close(theirs)
-    said = os.read(ours, 1 << 16).decode()
-    os.close(ours)
+    said = said_on(ours, theirs)
     assert done.returncode == 0, said
     assert re.search(r"\r\x1b\[K\x1b\[\?7l\[1/1] checking B=1 .*\x1b\[\?7h\r\x1b\[K", said), said
 
@@ -569,9 +579,8 @@ def test_colours_are_for_terminals_and_for_who_asks(on_terminal: bool, wish: dic
     ours, theirs = pty.openpty()
     out = theirs if on_terminal else subprocess.PIPE
     done = subprocess.run(command, stdout=out, stderr=subprocess.DEVNULL, env={**environment, **wish}, timeout=PATIENCE)
-    said = (os.read(ours, 1 << 16) if on_terminal else done.stdout).decode()
-    os.close(theirs)
-    os.close(ours)
+    terminal = said_on(ours, theirs)
+    said = terminal if on_terminal else done.stdout.decode()
     shows = on_terminal if wanted is None else wanted
     for word, color in ("PASS  v01_scalar", 32), ("FAIL  fixture_wrong", 31):
         assert (word.replace("  ", "\x1b[0m  ") if shows else f"\n{word}") in said and (f"\x1b[{color}m" in said) == shows
