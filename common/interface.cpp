@@ -100,6 +100,7 @@ std::string refusal(const Step& step, const AttentionCall& call) {
     return "needs a positive softmax_scale, not beyond half of FP32's range";
   if (std::string reason = misaligned(info.alignment_bytes, call); !reason.empty()) return reason;
   if (info.fast && !call.fast) return "approximates, and the call asks for exact results";
+  if (info.no_lse && call.lse != nullptr) return "computes no log-sum-exp, and the call asks for it";
   if (call.earlier.o != nullptr && !info.merges) return "cannot merge its result with an earlier one";
   if (call.page_table.pages != nullptr && !info.pages) return "cannot read K and V through a page table";
   const int configuration = configuration_of(info, call);

@@ -82,9 +82,7 @@ struct StepInfo {
   bool fp8_cache = false;
   // Does it round q, k and v to e4m3? It takes only calls that ask for that: AttentionCall::quantize.
   bool quantizes = false;
-  // Does it compute O in another way where AttentionCall::lse is null? The sample of `check` then has all its
-  // kinds of problems in both ways.
-  bool lse_changes_o = false;
+  bool no_lse = false;  // does it compute O alone? It takes only calls in which AttentionCall::lse is null
   // Why the step cannot compute a call, apart from what the fields above say, in words that follow the step's
   // name ("needs ..."); empty when it can. `call.configuration` is never kChosenByStep here. nullptr: it
   // computes all.

@@ -1,5 +1,5 @@
-// Two floats as two 16-bit elements in one register, or four as four FP8 elements: what a tensor-core operand
-// and a 4-byte store take.
+// Two floats as two 16-bit elements in one register, or four numbers as four FP8 elements: what a tensor-core
+// operand and a 4-byte store take.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,11 @@ __device__ __forceinline__ uint32_t pack2(float low, float high) {
 __device__ __forceinline__ uint32_t pack4_e4m3(float x0, float x1, float x2, float x3) {
   const uint32_t low = __nv_cvt_float2_to_fp8x2({x0, x1}, __NV_SATFINITE, __NV_E4M3);
   const uint32_t high = __nv_cvt_float2_to_fp8x2({x2, x3}, __NV_SATFINITE, __NV_E4M3);
+  return low | high << 16;
+}
+__device__ __forceinline__ uint32_t pack4_e4m3(__half2 x01, __half2 x23) {
+  const uint32_t low = __nv_cvt_halfraw2_to_fp8x2(x01, __NV_SATFINITE, __NV_E4M3);
+  const uint32_t high = __nv_cvt_halfraw2_to_fp8x2(x23, __NV_SATFINITE, __NV_E4M3);
   return low | high << 16;
 }
 

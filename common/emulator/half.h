@@ -347,6 +347,10 @@ FLASHSTEPS_CONVERSIONS(bfloat16, __nv_bfloat16, __nv_bfloat162)
 inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 x, __nv_saturation_t, __nv_fp8_interpretation_t) {
   return __nv_fp8x2_storage_t(float_to_e4m3_bits(x.x) | float_to_e4m3_bits(x.y) << 8);
 }
+inline __nv_fp8x2_storage_t __nv_cvt_halfraw2_to_fp8x2(__half2 x, __nv_saturation_t,
+                                                       __nv_fp8_interpretation_t) {
+  return __nv_fp8x2_storage_t(float_to_e4m3_bits(x.x) | float_to_e4m3_bits(x.y) << 8);
+}
 inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t x, __nv_fp8_interpretation_t) {
   return {__half(e4m3_bits_to_float(uint8_t(x))).bits, __half(e4m3_bits_to_float(uint8_t(x >> 8))).bits};
 }

@@ -73,6 +73,7 @@ struct StepDescription {
   bool uses_counters;                            // it needs AttentionCall::counters
   bool pages;                                    // K and V may be in pages: AttentionCall::page_table
   bool fast;                                     // it approximates: AttentionCall::fast
+  bool no_lse;                                   // it computes O alone: AttentionCall::lse is null
   bool fp8_cache;                                // K and V must be in e4m3: AttentionCall::fp8_cache
   bool quantizes;                                // it rounds q, k and v to e4m3: AttentionCall::quantize
   std::string_view spills;                       // why it spills registers, where it does

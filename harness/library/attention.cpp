@@ -460,6 +460,7 @@ std::vector<StepDescription> steps() {
                      .uses_counters = info.uses_counters,
                      .pages = info.pages,
                      .fast = info.fast,
+                     .no_lse = info.no_lse,
                      .fp8_cache = info.fp8_cache,
                      .quantizes = info.quantizes,
                      .spills = info.spills != nullptr ? info.spills : "",

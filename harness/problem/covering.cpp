@@ -71,7 +71,7 @@ struct Axes {
     }
     add(&Problem::inputs, inputs);
     add(&Problem::given_scale, {0, 1, 0.05});
-    values.push_back({[](Problem& p) { p.lse = true; }, [](Problem& p) { p.lse = false; }});
+    add(&Problem::lse, step.no_lse ? std::vector{false} : std::vector{true, false});
     if (step.merges) values.back().push_back([](Problem& p) { p.earlier = true; });
     if (step.pages) add(&Problem::page_size, {0, 1, 16, 64, 128, 256});
   }
@@ -204,9 +204,6 @@ void many_keys(const StepInfo& step, std::vector<Problem>& sample) {
   if (!of_fp8) return;
   sample.push_back({.seqlen_q = rows, .seqlen_kv = 4096, .head_dim = 128, .inputs = Inputs::kMean});
   sample.push_back({.seqlen_q = rows, .seqlen_kv = 17000, .inputs = Inputs::kOutliers});
-  // Nearly all P of a row are small numbers of e4m3, below 2^-6, and together they count.
-  if (step.lse_changes_o)
-    sample.push_back({.seqlen_q = rows, .seqlen_kv = 17000, .inputs = Inputs::kSpike, .given_scale = 0.0104});
 }
 
 // Q in bf16 with elements beyond FP16, for steps whose products may be in FP16.
@@ -244,15 +241,6 @@ void large_growth(std::vector<Problem>& sample) {
                         .dtype = dtype,
                         .causal = dtype == DType::kFp16,
                         .inputs = inputs});
-  }
-}
-
-// Each problem from the `first` on also without an LSE, or with one. A merged result always has one.
-void add_the_other_way(std::vector<Problem>& sample, size_t first) {
-  for (size_t i = first, given = sample.size(); i < given; ++i) {
-    Problem p = sample[i];
-    p.lse = !p.lse;
-    if (!p.earlier) sample.push_back(p);
   }
 }
 
@@ -306,7 +294,6 @@ std::vector<Problem> covering_sample(const StepInfo& step) {
     std::erase_if(open, [&](const Pair& p) { return p.is_in(best); });
     sample.push_back(axes.build(best));
   }
-  const size_t num_of_pairs = sample.size();
   few_queries(step, sample);
   if (step.pages) more_pages(sample);
   more_rows(step, sample);
@@ -314,12 +301,15 @@ std::vector<Problem> covering_sample(const StepInfo& step) {
   large_growth(sample);
   if (step.fp8_cache) beyond_fp16(sample);
   if (step.workspace_bytes != nullptr && step.purpose != Purpose::kDecode) shared_tiles(sample);
-  if (step.lse_changes_o) add_the_other_way(sample, num_of_pairs);  // the pairs have both
+  // Nearly all P of a row are small numbers of e4m3, below 2^-6, and together they count.
+  if (axes.dtypes.front() == DType::kE4m3 && !step.fast)
+    sample.push_back({.seqlen_q = 64, .seqlen_kv = 17000, .inputs = Inputs::kSpike, .given_scale = 0.0104});
   // Those after the pairs name 16-bit types. A step that has not these gets them in its own, but for inputs
   // that are not for it.
   for (Problem& p : sample) {
     if (!step.dtypes.has(p.dtype)) p.dtype = axes.dtypes.front();
     p.fast = step.fast;
+    p.lse &= !step.no_lse;
     p.fp8_cache = step.fp8_cache;
     p.quantize = step.quantizes;
   }

@@ -56,12 +56,12 @@ int list_steps(const Options& options) {
   }
   const Runner runner(options.backend, options.in_process, options.timeout_seconds);
   const std::vector<StepChoice>& steps = options.steps;
-  // Every step is asked about one problem of each kind, in which it may approximate. Of the last ones, two
-  // have K and V alone in FP8, and two are rounded to it.
+  // Every step is asked about one problem of each kind, in which it may approximate and computes O alone. Of
+  // the last ones, two have K and V alone in FP8, and two are rounded to it.
   std::vector<Problem> problems;
   for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32, DType::kE4m3}) {
     for (const int head_dim : {64, 128})
-      problems.push_back({.head_dim = head_dim, .dtype = dtype, .fast = dtype == DType::kE4m3});
+      problems.push_back({.head_dim = head_dim, .dtype = dtype, .lse = false, .fast = dtype == DType::kE4m3});
   }
   for (const int head_dim : {64, 128})
     problems.push_back({.head_dim = head_dim, .dtype = DType::kFp16, .fp8_cache = true});

@@ -364,6 +364,8 @@ void choose_problems(const CLI::App& command, Axes& axes, Options& o) {
     axes.caches = {"e4m3"};
   const auto is_fast = [](const StepChoice& step) { return step.info->fast; };
   axes.fast |= !o.steps.empty() && std::ranges::all_of(o.steps, is_fast);
+  const auto has_no_lse = [](const StepChoice& step) { return step.info->no_lse; };
+  axes.no_lse |= !o.steps.empty() && std::ranges::all_of(o.steps, has_no_lse);
   const auto quantizes = [](const StepChoice& step) { return step.info->quantizes; };
   axes.quantize |= !o.steps.empty() && std::ranges::all_of(o.steps, quantizes);
   o.problems = problems_of_shapes(axes);

@@ -639,7 +639,16 @@ TEST_CASE("the default step is what was the fastest in trials") {
 TEST_CASE("the default step of FP8 is Hopper's, though a later one runs there too") {
   AttentionCall call{};
   call.dtype = DType::kE4m3;
+  call.head_dim = 128;
+  call.seqlen_kv = 1024;
   CHECK(default_step(call, {132, 0, 0}).step.substr(0, 3) == "v46");
+  call.seqlen_kv = 512;
+  CHECK(default_step(call, {132, 0, 0}).step.substr(0, 3) == "v45");
+  call.head_dim = 64;
+  CHECK(default_step(call, {132, 0, 0}).step.substr(0, 3) == "v46");
+  float lse = 0;
+  call.lse = &lse;
+  CHECK(default_step(call, {132, 0, 0}).step.substr(0, 3) == "v45");
   call.fast = true;
   CHECK(default_step(call, {132, 0, 0}).step.substr(0, 3) == "v41");
 }

@@ -76,6 +76,7 @@ def draw(
     fast: bool = False,
     cache: str = "q",
     quantize: bool = False,
+    no_lse: bool = False,
 ) -> Problem:
     """The same for the same arguments. `max_pairs` bounds the (query, key) pairs of all heads."""
     rng = random.Random(f"{seed},{index}")
@@ -113,7 +114,7 @@ def draw(
     }
     if rng.random() < 0.3:
         problem["softmax_scale"] = float(f"{0.02 * 100 ** rng.random():.9g}")
-    if rng.random() < 0.2:
+    if rng.random() < 0.2 or no_lse:
         problem["lse"] = "none"
     if fast:
         problem["fast"] = "yes"
@@ -348,6 +349,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cache", choices=("q", "e4m3"), default="q", help=cache_help)
     quantize_help = "the problems are rounded to e4m3 by the step; no soak"
     parser.add_argument("--quantize", action="store_true", help=quantize_help)
+    parser.add_argument("--no-lse", action="store_true", help="no problem wants a log-sum-exp; no soak")
     parser.add_argument("--seed", type=int, default=1)
     processes_help = "so many side by side, each with all these problems, but drawn with SEED, SEED + 1 and so on"
     parser.add_argument("--processes", type=int, default=1, metavar="N", help=processes_help)
@@ -356,8 +358,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--hang", type=float, default=60, metavar="SECONDS", help="no progress for so long is a hang")
     add_option(parser)
     options = parser.parse_args(arguments)
-    if (options.fp8 or options.quantize or options.cache != "q") and options.soak:
-        parser.error("--soak: its calls are in fp16 and bf16")
+    if (options.fp8 or options.quantize or options.cache != "q" or options.no_lse) and options.soak:
+        parser.error("--soak: its calls are in fp16 and bf16, and want a log-sum-exp")
     if options.fp8 and options.cache != "q":
         parser.error("--fp8: K and V are in e4m3 then, as Q is")
     if options.fast and not options.fp8:
@@ -378,8 +380,8 @@ def open_lab(library: Path) -> tuple[Lab, str]:
         return Lab(library, "emulator"), "emulator"
 
 
-def kind_of(options: argparse.Namespace) -> tuple[bool, bool, str, bool]:
-    return options.fp8, options.fast, options.cache, options.quantize
+def kind_of(options: argparse.Namespace) -> tuple[bool, bool, str, bool, bool]:
+    return options.fp8, options.fast, options.cache, options.quantize, options.no_lse
 
 
 @dataclass(frozen=True)

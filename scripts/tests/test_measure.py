@@ -73,9 +73,10 @@ def test_problems_of_fp8_are_those_that_steps_take(of: stress.Stress, capsys):
         ("v41_bytes_of_p", {"fp8": True, "fast": True}, {"e4m3"}),
         ("v42_fp8_cache", {"cache": "e4m3"}, {"fp16", "bf16"}),
         ("v43_quantize", {"quantize": True}, {"fp16", "bf16"}),
+        ("v46_some_exponentials", {"fp8": True, "no_lse": True}, {"e4m3"}),
     ],
 )
-def test_so_are_those_that_allow_an_approximation_of_a_cache_and_those_that_are_rounded(of: stress.Stress, capsys, step, kind, types):
+def test_so_are_those_of_steps_that_take_one_kind_only(of: stress.Stress, capsys, step, kind, types):
     of.problems([stress.draw(1, index, PAIRS, **kind) for index in range(12)], [step])
     assert of.failures == 0, capsys.readouterr().out
     assert set(of.ran[step]) == types and sum(of.ran[step].values()) == 12

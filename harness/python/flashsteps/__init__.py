@@ -49,6 +49,7 @@ class Step(NamedTuple):
     configurations: tuple[str, ...]  #: tile sizes that it chooses from; empty where there is one
     pages: bool  #: it can find K and V by a page table: attention_with_kvcache()
     fast: bool  #: it approximates: attention(fast=True)
+    no_lse: bool  #: it computes o alone: attention(return_lse=False)
     fp8_cache: bool  #: it is for k_cache and v_cache of float8_e4m3fn, with q of another type
     quantizes: bool  #: it rounds q, k and v to FP8: attention(quantize=True)
     spills: str | None  #: why it spills registers, where it does

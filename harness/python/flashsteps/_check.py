@@ -27,7 +27,8 @@ class Check:
         step = self.step or "the default step"
         if not self.passed:
             return f"FAIL  {step}  {self.problem}\n" + "".join(f"      {line}\n" for line in self.message.splitlines())
-        errors = ", ".join(f"{name} {self.figures[name]:.2e}" for name in ("nrmse", "worst_row_nrmse", "lse_max_abs"))
+        names = [name for name in ("nrmse", "worst_row_nrmse", "lse_max_abs") if name in self.figures]
+        errors = ", ".join(f"{name} {self.figures[name]:.2e}" for name in names)
         return f"PASS  {step}  {self.problem}  {errors}\n"
 
 
@@ -47,12 +48,14 @@ def check(
     device: str | None = None,
     fast: bool = False,
     quantize: bool = False,
+    return_lse: bool = True,
 ) -> Check:
     """Is a step right on these tensors?
 
     Arguments:
         q, k, v, causal, scale, kv_lengths, q_descale, k_descale, v_descale, step, layout, device, fast, quantize:
             as attention() has them.
+        return_lse: is there a log-sum-exp to judge? A step that computes none (describe(step).no_lse) needs False.
 
     Runs the step twice and judges o and the log-sum-exp as the tests of this repository do: by the same gates, against
     attention on the CPU in higher precision, computed from the same rounded inputs: all rows of small problems, and
@@ -63,13 +66,14 @@ def check(
     Raises what attention() raises, and ValueError where nothing could be right: NaN or Inf among the inputs that count,
     or values so large that sums overflow.
     """
-    options = Options(causal, scale, True, step, layout, device, fast=fast, quantize=quantize).checked()
+    options = Options(causal, scale, return_lse, step, layout, device, fast=fast, quantize=quantize).checked()
     framework = framework_of("q", q)
     arrays = with_scales(framework, (q, k, v, kv_lengths, None, q_descale, k_descale, v_descale), options.names())
     before = tuple(None if array is None else framework.to_host(array) for array in arrays)
-    runs = [tuple(map(framework.to_host, call(arrays, options))) for _ in range(2)]
+    found = [call(arrays, options) for _ in range(2)]
+    runs = [tuple(map(framework.to_host, run if return_lse else (run,))) for run in found]
     on_host = framework_of("o", runs[0][0])
-    passed, message, problem, figures = _core.judge(on_host, before, options, *runs[0])
+    passed, message, problem, figures = _core.judge(on_host, before, options, runs[0][0], runs[0][1] if return_lse else None)
     lines = [message] if message else []
     if not all(map(framework.same_bits, *runs)):
         lines.append("two runs on the same inputs differ: a race, or a read of memory that nothing wrote")

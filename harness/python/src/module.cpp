@@ -227,14 +227,15 @@ nb::tuple plan(nb::handle python_framework, const nb::tuple& arrays, nb::handle 
 }
 
 // Whether o and lse are right, what is wrong with them, what the problem is called, and figures. All arrays
-// are on the CPU.
+// are on the CPU. lse is None where the call wanted none.
 nb::tuple judge(nb::handle python_framework, const nb::tuple& arrays, nb::handle python_options,
                 nb::handle o_array, nb::handle lse_array) {
   const Framework framework(python_framework);
   Arguments arguments = read_arguments(framework, arrays, options_of(python_options));
-  const Array o = framework.read("o", o_array, 4), lse = framework.read("lse", lse_array, 3);
+  const Array o = framework.read("o", o_array, 4);
   arguments.call.o = view_of(o, arguments.axes);
-  arguments.call.lse = static_cast<float*>(lse.data);
+  if (!lse_array.is_none())
+    arguments.call.lse = static_cast<float*>(framework.read("lse", lse_array, 3).data);
   Validation found;
   Gates gate;
   std::string label;
@@ -276,7 +277,7 @@ nb::list step_descriptions() {
     for (const std::string_view configuration : step.configurations) configurations.append(configuration);
     all.append(nb::make_tuple(step.name, step.title, step.removes, step.part, step.purpose, nb::tuple(dtypes),
                               step.alignment_bytes, step.needs_sm, step.needs_sm_exactly,
-                              nb::tuple(configurations), step.pages, step.fast, step.fp8_cache,
+                              nb::tuple(configurations), step.pages, step.fast, step.no_lse, step.fp8_cache,
                               step.quantizes, step.spills.empty() ? nb::none() : nb::cast(step.spills),
                               step.has_cuda));
   }
@@ -318,7 +319,7 @@ NB_MODULE(_core, m) {
   m.def(
       "plan", &plan, "framework"_a, "arrays"_a, "options"_a, "gpu"_a.none(),
       "Checks a call whose arrays have no memory yet: its scale, and the bytes of workspace that it needs.");
-  m.def("judge", &judge, "framework"_a, "arrays"_a, "options"_a, "o"_a, "lse"_a,
+  m.def("judge", &judge, "framework"_a, "arrays"_a, "options"_a, "o"_a, "lse"_a.none(),
         "Whether a result on the CPU is right, and more: for flashsteps.check.");
   m.def("xla_handlers", &xla_handlers, "The handlers of XLA's calls, as jax.ffi registers them.");
   m.def("steps", &step_descriptions,

@@ -175,6 +175,33 @@ def test_what_a_row_does_not_see_may_be_beyond(framework):
     assert not np.isnan(o).any()
 
 
+# v46 scales q, so that no sum is beyond FP16. What it has in FP16 as well are scores less a base.
+@pytest.mark.parametrize("beyond", [(448, 0), (-448, 0), (-448, 448), (448, -448), (448, 448)])
+@pytest.mark.parametrize("key", [12, 290], ids=["without a mask", "with a mask"])
+def test_sums_beyond_fp16_are_right_without_a_log_sum_exp(beyond, key):
+    q, k, v = draw_qkv(num_keys=300)
+    q[0, 2, 5, [1, 40]] = 448
+    k[0, 1, key, [1, 40]] = beyond
+    found, exact = (
+        np.asarray(flashsteps.attention(q, k, v, scale=0.01, step=step)).astype(np.float32)
+        for step in ("v46_some_exponentials", "v40_fp8")
+    )
+    assert np.linalg.norm(found - exact) < 0.05 * np.linalg.norm(exact)
+    assert np.linalg.norm((found - exact)[0, 2, 5]) < 0.1 * np.linalg.norm(exact[0, 2, 5])
+
+
+def test_where_a_base_is_beyond_fp16_o_is_nan():
+    q, k, v = draw_qkv()
+    q[0, 2, 5, 1] = k[0, 1, 12, 1] = 448  # a score of 36,000 in units of log2, with the default scale
+    found, exact = (
+        np.asarray(flashsteps.attention(q, k, v, step=step)).astype(np.float32)
+        for step in ("v46_some_exponentials", "v40_fp8")
+    )
+    assert np.isnan(found[0, 2, 5]).all() and not np.isnan(exact).any()
+    found[0, 2, 5] = exact[0, 2, 5]
+    assert np.linalg.norm(found - exact) < 0.05 * np.linalg.norm(exact)
+
+
 def test_a_step_that_approximates_takes_no_other_calls(framework):
     q, k, v = map(framework.array, draw_qkv())
     refused(ValueError, "step: v41_bytes_of_p approximates, and the call asks for exact results", q, k, v, step="v41_bytes_of_p")
@@ -303,6 +330,15 @@ def test_check_says_what_the_rounding_costs():
     assert found and "quantize=yes" in found.problem
     assert 0.02 < found.figures["quantization_nrmse"] < 0.1 and found.figures["gate_nrmse"] == 0.06
     assert "quantization_nrmse" not in flashsteps.check(*draw_16_bits(np.float16)).figures
+
+
+def test_check_judges_a_step_without_a_log_sum_exp():
+    step = "v46_some_exponentials"
+    assert flashsteps.describe(step).no_lse
+    found = flashsteps.check(*draw_qkv(), step=step, return_lse=False)
+    assert found and "lse=none" in found.problem and "lse_max_abs" not in found.figures and "lse_max" not in str(found)
+    with pytest.raises(ValueError, match="computes no log-sum-exp"):
+        flashsteps.check(*draw_qkv(), step=step)
 
 
 def test_check_judges_with_the_scales():
