@@ -19,7 +19,7 @@ namespace STEP_NAMESPACE {
 using Fp8 = __nv_fp8_e4m3;
 
 constexpr int V_N = 128;     // keys of a tile of V^T, which has 128 bytes in a row
-constexpr int ONES = 8;      // columns of ones behind V's
+constexpr int SUMS = 8;      // columns behind V's: P times each is the sum of 16 P of V_N
 constexpr int BAR_ROWS = 8;  // named barriers, one for each warpgroup; Turns has 1 to 3
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 32;
@@ -59,7 +59,7 @@ __device__ __forceinline__ uint32_t bits_of(__half2 pair) {
   return bits;
 }
 
-// ---- V^T in the workspace: [batch, num_heads_kv, tiles of keys, HEAD_DIM + ONES, V_N].
+// ---- V^T in the workspace: [batch, num_heads_kv, tiles of keys, HEAD_DIM + SUMS, V_N].
 
 constexpr int TRANSPOSE_THREADS = 256;
 
@@ -79,14 +79,17 @@ __global__ void __launch_bounds__(TRANSPOSE_THREADS)
   });
   __syncthreads();  // the tile is complete
 
+  // A column's ones are for 16 keys. The tensor cores cut off what is less than 2^-13 of the largest number
+  // of a sum, and where one P is large that is something of all the others. So they should be few.
   constexpr int CHUNKS = V_N / 16;  // of a row
+  static_assert(CHUNKS == SUMS);
   const int64_t number = (int64_t(batch) * params.num_heads_kv + kv_head) * gridDim.x + tile;
-  uint4* const out = v_transposed + number * ((HEAD_DIM + ONES) * CHUNKS);
-  for (int i = threadIdx.x; i < (HEAD_DIM + ONES) * CHUNKS; i += TRANSPOSE_THREADS) {
-    constexpr uint32_t FOUR_ONES = 0x38383838;
-    uint4 chunk = make_uint4(FOUR_ONES, FOUR_ONES, FOUR_ONES, FOUR_ONES);
-    if (i / CHUNKS < HEAD_DIM) chunk = transposed.load_words(i / CHUNKS, i % CHUNKS * 4);
-    store_16_bytes(&out[i], chunk);
+  uint4* const out = v_transposed + number * ((HEAD_DIM + SUMS) * CHUNKS);
+  for (int i = threadIdx.x; i < (HEAD_DIM + SUMS) * CHUNKS; i += TRANSPOSE_THREADS) {
+    const int row = i / CHUNKS, place = i % CHUNKS;
+    const uint32_t ones = row - HEAD_DIM == place ? 0x38383838 : 0;
+    store_16_bytes(
+        &out[i], row < HEAD_DIM ? transposed.load_words(row, place * 4) : make_uint4(ones, ones, ones, ones));
   }
 }
 
@@ -97,7 +100,7 @@ struct Tiles {
   static constexpr int HEAD_DIM = C::HEAD_DIM;
   using Q = SwizzledTile<Fp8, kWarpgroupM, HEAD_DIM, HEAD_DIM>;  // a warpgroup's rows
   using K = SwizzledTile<Fp8, C::BLOCK_N, HEAD_DIM, HEAD_DIM>;
-  using V = SwizzledTile<Fp8, HEAD_DIM + ONES, V_N, V_N>;  // transposed
+  using V = SwizzledTile<Fp8, HEAD_DIM + SUMS, V_N, V_N>;  // transposed
   using O = SwizzledTile<__nv_bfloat16, kWarpgroupM, HEAD_DIM, 128>;
   union Rows {
     Q q;
@@ -146,8 +149,8 @@ struct Consumer {
   // Of the rows acc_row() + r * 8.
   __half2 factors;      // of their scores, to units of log2
   __half2 bases;        // what P is relative to, in these units: LARGEST_P less than a maximum so far
-  float row_sum[1][2];  // of P as it is rounded
-  float row_scale[2];   // that O and row_sum need because the base has changed
+  float row_sum[1][2];  // of this lane's P as they are rounded
+  float row_scale[2];   // that O needs because the base has changed
   float acc_o[1][O_TILES][4];
   uint32_t frag_p[BLOCK_N / MMA_K][4];
 
@@ -201,14 +204,18 @@ struct Consumer {
     if constexpr (IS_CAREFUL) mask(acc_s);
     row_scale[0] = row_scale[1] = 1.0f;
     if (uniform(has_grown(acc_s))) change_base(acc_s);
-    if (IS_CAREFUL || uniform(!make_p</*WITH_BYTES=*/!IS_CAREFUL>(acc_s)))
+    if constexpr (IS_CAREFUL) {
       make_p</*WITH_BYTES=*/false>(acc_s);
+    } else if (uniform(!make_p</*WITH_BYTES=*/true>(acc_s))) {
+      make_p</*WITH_BYTES=*/false>(acc_s);
+      add_what_is_lost(acc_s);
+    }
   }
 
   // O = row_scale O + P V, and the same of the sums. The tensor cores sum one tile alone, in 14 bits, and
   // these additions are in FP32.
   __device__ __forceinline__ void add_pv() {
-    float acc_pv[1][O_TILES + 1][4];    // the last tile: P times ones, eight times the same
+    float acc_pv[1][O_TILES + 1][4];    // in the last tile are the sums of P
     shared.ring_v.consumer_wait(at_v);  // TMA has brought V
     start_pv(acc_pv);
     warpgroup_wait<0>();  // P V is complete, and wgmma has read V and P's registers
@@ -221,7 +228,10 @@ struct Consumer {
       o = fmaf(o, row_scale[i / 2 % 2], acc_pv[0][i / 4][i % 4]);
     }
 #pragma unroll
-    for (int r = 0; r < 2; ++r) row_sum[0][r] = fmaf(row_sum[0][r], row_scale[r], acc_pv[0][O_TILES][2 * r]);
+    for (int r = 0; r < 2; ++r) {
+      const float* const sums = &acc_pv[0][O_TILES][2 * r];
+      row_sum[0][r] += sums[0] + sums[1];
+    }
   }
 
   // ---- The products.
@@ -330,6 +340,7 @@ struct Consumer {
       if (next == -INFINITY) base[r] = LOWEST;  // no key seen yet: P is 0, and any score outgrows this
       if (fabsf(wanted) > MAX_BASE && wanted != -INFINITY) base[r] = NAN;
       row_scale[r] = exp2_approx(before - base[r]);
+      row_sum[0][r] *= row_scale[r];
     }
     bases = __floats2half2_rn(base[0], base[1]);
   }
@@ -365,6 +376,27 @@ struct Consumer {
       }
     }
     return least == BYTES_OF_8;
+  }
+  // Puts back into the sums what rounding takes from P below 2^-6. Where one key has most of a row's weight,
+  // thousands of others may be rounded to 0, and count together.
+  template <int NUM>
+  __device__ __forceinline__ void add_what_is_lost(const Scores<NUM>& acc_s) {
+    const __half2 small = __float2half2_rn(0x1p-6f);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const __half2 factor = r == 0 ? __low2half2(factors) : __high2half2(factors);
+      const __half2 summand = __hneg2(r == 0 ? __low2half2(bases) : __high2half2(bases));
+      __half2 lost = __float2half2_rn(0.0f);
+#pragma unroll
+      for (int i = r; i < NUM; i += 4) {
+        const __half2 p01 = __hmin2(exp2_approx(__hfma2(pair_of(acc_s[i]), factor, summand)), small);
+        const __half2 p23 = __hmin2(exp2_approx(__hfma2(pair_of(acc_s[i + 2]), factor, summand)), small);
+        const uint32_t rounded = pack4_e4m3(p01, p23);
+        lost += p01 - pair_of(unpack2_e4m3(rounded));
+        lost += p23 - pair_of(unpack2_e4m3(rounded >> 16));
+      }
+      row_sum[0][r] += __low2float(lost) + __high2float(lost);
+    }
   }
   // INTEGER + the bytes of two P. The second multiply-add rounds to integers.
   static __device__ __forceinline__ uint32_t two_bytes(uint32_t scores, __half2 factor, __half2 summand) {
@@ -448,12 +480,12 @@ struct Consumer {
     }
   }
 
-  // ---- The end of a tile of queries. All four lanes of a row have its sum. O, rounded, goes to shared
-  // memory.
+  // ---- The end of a tile of queries. O, rounded, goes to shared memory.
   __device__ __forceinline__ void write_o() {
     const Work work = shared.work[at_q.stage];
     const float scale = params.output_scale(work.batch, work.head);
     scale_rows(acc_o, {{scale, scale}});
+    for (float& sum : row_sum[0]) sum = quad_reduce_sum(sum);
     bar_sync(BAR_ROWS + warpgroup, 128);  // no warp's product reads Q any more: O has more bytes to a row
     stmatrix_normalised(shared.q[at_q.stage][warpgroup].o, o_offset(), acc_o, row_sum);
     fence_proxy_async();                    // TMA sees what this lane has written
@@ -525,7 +557,7 @@ TensorMap make_v_map(const AttentionParams<Fp8>& params) {
 size_t workspace_bytes(const AttentionCall& call) {
   const int tiles = call.head_dim == 64 ? num_tiles_of<Config<64>::BLOCK_N>(call.seqlen_kv)
                                         : num_tiles_of<Config<128>::BLOCK_N>(call.seqlen_kv);
-  return size_t(call.batch) * call.num_heads_kv * tiles * V_N * (call.head_dim + ONES);
+  return size_t(call.batch) * call.num_heads_kv * tiles * V_N * (call.head_dim + SUMS);
 }
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
