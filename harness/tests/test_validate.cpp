@@ -383,6 +383,27 @@ TEST_CASE("e4m3: what a fast approximation may do is right only where the call a
   }
 }
 
+TEST_CASE("e4m3: scores may be in FP16 only where nobody wants an lse") {
+  Problem p{.seqlen_q = 40,
+            .seqlen_kv = 300,
+            .head_dim = 128,
+            .dtype = DType::kE4m3,
+            .inputs = Inputs::kSharp,
+            .given_scale = 1};
+  for (const bool lse : {true, false}) {
+    p.lse = lse;
+    Case off(p), too_far(p);
+    p.lse = false;
+    const ReferenceRow row = Case(p).reference[7];
+    REQUIRE(row.cut_off > 0.05);
+    off.scale_row(row.id, 1.08 + 0.9 * row.cut_off);
+    INFO(off.judged().message);
+    CHECK(off.judged().pass == !lse);
+    too_far.scale_row(row.id, 1.08 + 1.1 * row.cut_off);
+    CHECK_FALSE(too_far.judged().pass);
+  }
+}
+
 TEST_CASE("where nobody wants an lse, o alone is judged") {
   Problem p = problem();
   for (const bool lse : {true, false}) {
@@ -410,7 +431,7 @@ TEST_CASE(
     const Validation v = rounded.judged();
     INFO(v.message);
     CHECK((v.pass && v.quantization_nrmse && *v.quantization_nrmse > 0.03 && *v.quantization_nrmse < 0.08));
-    CHECK(to_json(v, p).at("gate_nrmse") == gates(DType::kE4m3, true).nrmse);
+    CHECK(to_json(v, p).at("gate_nrmse") == gates(DType::kE4m3, true, true).nrmse);
     CHECK_FALSE(exact.judged().quantization_nrmse);
     // Twice as far off, and it is too far: a step that rounds twice, or by another scale.
     for (const ReferenceRow& row : rounded.reference) {
