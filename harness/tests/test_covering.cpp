@@ -225,9 +225,10 @@ TEST_CASE("the sample of a step without an LSE is like that of others, and asks 
     CHECK_FALSE(p.lse);
     CHECK(refusal({"", BackendKind::kEmulator, step, nullptr}, shape_of_call(p)) == "");
   }
-  Problem p = sample[0];
-  p.lse = true;
-  CHECK(refusal({"", BackendKind::kEmulator, step, nullptr}, shape_of_call(p)) ==
+  AttentionCall call = shape_of_call(sample[0]);
+  float lse;
+  call.lse = &lse;
+  CHECK(refusal({"", BackendKind::kEmulator, step, nullptr}, call) ==
         "computes no log-sum-exp, and the call asks for it");
 }
 
