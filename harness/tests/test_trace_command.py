@@ -19,6 +19,7 @@ ELSEWHERE = {
     "v41_bytes_of_p": 2 * 8,
     "v43_quantize": (5 + 5 + 2) * 8,
     "v44_fp8_mma_sync": 4 * 2,
+    "v46_some_exponentials": 2 * 8,
 }
 PRODUCTS, COPIES = 50, 100  # the first tracks of wgmma's products and of copies
 

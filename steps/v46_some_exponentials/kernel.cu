@@ -579,8 +579,8 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }
 
 constexpr StepInfo kStep = {
-    .title = "half of P by exponentials, and Q scaled so that any scores fit into FP16",
-    .removes = "the range that Q and K must keep, and most of the error of P",
+    .title = "half of P by exponentials, scores in FP16 for any Q and K",
+    .removes = "the limit of Q and K, and most of the error of P",
     .after = "v41_bytes_of_p",
     .part = Part::kFp8,
     .dtypes = {DType::kE4m3},
