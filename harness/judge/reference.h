@@ -22,7 +22,8 @@ struct ReferenceRow {
   std::vector<double> rounding;  // sqrt(sum of (p v)^2): what errors of P's elements add up to, if each is 1
   // The same of what errors of P's elements may be beyond that: see excess_error() in reference.cpp
   std::vector<double> excess;
-  // e4m3: what lse may lose where tensor cores sum the scores, see gates.h. Without an lse, o has as much more.
+  // e4m3: what lse may lose where tensor cores sum the scores, see gates.h. Without an lse, o has as much
+  // more.
   double cut_off = 0;
   // Where Problem::knows_quantization(): ||o - o of the inputs before they were rounded||^2.
   double quantization = 0;
