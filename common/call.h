@@ -89,7 +89,8 @@ struct AttentionCall {
                         // page_table
   TensorView o;         // [batch, num_heads_q, seqlen_q, head_dim]
   float* lse;  // [batch, num_heads_q, seqlen_q], contiguous, FP32, natural log; -inf on a row with no key;
-               // nullptr: not wanted
+               // nullptr: not wanted. A step may then sum scores of kE4m3 in FP16, and a row with a score
+               // beyond 8,000 in units of log2 becomes NaN in o.
   const int* kv_lengths;  // [batch] on the device, each in 0..seqlen_kv; nullptr: every length is seqlen_kv
   // Memory on the device for a step that needs some of its own, e.g. for partial results: aligned to
   // kWorkspaceAlignment, and used by no other call at the same time. It may hold anything before the call and

@@ -263,8 +263,8 @@ struct Consumer {
 
   // ---- Q, scaled: no score, and no sum on the way to it, is more than what the elements of its row of Q add
   // up to, without their signs, times 448, the largest number of e4m3. FP16 ends at 65,504. So a row that
-  // adds up to more than 128 is divided by the least power of two that brings it to 128 or below. An element
-  // then changes by at most 2^-16 of the row's sum, where e4m3 has no more bits for it.
+  // adds up to 128 or more is divided by the least power of two that brings it below 128. An element then
+  // changes by at most 2^-16 of the row's sum, where e4m3 has no more bits for it.
   __device__ __forceinline__ void scale_q() {
     constexpr int CHUNKS = C::HEAD_DIM / 32;  // of half a row, which is a lane's
     const int row = warp_row() + lane_id() / 2, first_col = lane_id() % 2 * (C::HEAD_DIM / 2);
@@ -335,7 +335,7 @@ struct Consumer {
       const float next = fmaxf(before, wanted);
       const float nearest = __half2float(__float2half_rn(next)),
                   above = -__half2float(__float2half_rd(-next));
-      // Selects, without branches: these made the whole loop up to 7 % slower.
+      // Selects: with branches here, which are hardly ever taken, ptxas makes the whole loop slower.
       base[r] = fabsf(next) <= MAX_NEAREST ? nearest : above;
       if (next == -INFINITY) base[r] = LOWEST;  // no key seen yet: P is 0, and any score outgrows this
       if (fabsf(wanted) > MAX_BASE && wanted != -INFINITY) base[r] = NAN;
@@ -530,7 +530,7 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
 // ---- The host.
 
 // D, pipelines, warpgroups, keys of a tile, stages of K and V, turns. At D = 64 an SM's exponentials take
-// longer than its products, and three warpgroups wait less for their own results than two.
+// as long as its products, and three warpgroups wait less for their own results than two.
 template <int HEAD_DIM>
 using Config = std::conditional_t<HEAD_DIM == 64, PipelineConfig<64, 1, 3, 128, 2, 2, true>,
                                   PipelineConfig<128, 1, 2, 256, 2, 2, true>>;
