@@ -116,7 +116,7 @@ struct AttentionCall {
   Descale q_descale = {}, k_descale = {}, v_descale = {};
   // Of DType::kE4m3: may a step approximate, for the sake of speed? It sums scores in FP16. If no element of
   // q and k, as it is stored, is above kLargestFastQk in magnitude, none of these sums is beyond FP16. A row
-  // of which one is, or whose scores are beyond 7,000 in units of log2, becomes NaN in o and lse. lse may be
+  // of which one is, or whose scores are beyond 8,000 in units of log2, becomes NaN in o and lse. lse may be
   // off by kFastLse and by what rounding scores to FP16 moves it. Steps that do not approximate ignore this.
   bool fast = false;
   static constexpr float kLargestFastQk = 14.0f, kFastLse = 0.084f;

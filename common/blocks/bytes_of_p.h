@@ -1,26 +1,11 @@
-// The attention of FP8 whose P are made as bytes, without exponentials: what the warpgroups that compute do,
-// and where their operands are. Spelled out in v41_bytes_of_p.
+// The softmax whose P are made as bytes, without exponentials. Spelled out in v41_bytes_of_p.
 #pragma once
 
-#include "common/blocks/epilogue.h"
-#include "common/blocks/online_softmax.h"
-#include "common/blocks/operands.h"
-#include "common/blocks/tile_pipeline.h"
-#include "common/blocks/uniform.h"
-#include "common/wgmma.h"
+#include "common/blocks/fp16_scores.h"
 
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
-namespace bytes_of_p {
-
-using Fp8 = __nv_fp8_e4m3;
-
-constexpr int BLOCK_N = 256;   // keys of a tile
-constexpr int V_N = 128;       // keys of a tile of V^T, which has 128 bytes in a row
-constexpr int ONES = 8;        // columns of ones behind V's
-constexpr int BAR_Q_READ = 8;  // named barriers, one for each warpgroup; Turns has 1 and 2
-constexpr int MMA_N = 8;
-constexpr int MMA_K = 32;
+namespace fp16_scores {
 
 // From 1024 to 2048 the numbers of FP16 are the integers. So 1024 + the byte of P, computed in FP16, is
 // rounded to an integer, and has the byte in its last bits.
@@ -38,172 +23,41 @@ constexpr float MAX_BYTE = 126.0f;
 constexpr float WANTED_BYTE = 118.5f;
 constexpr uint32_t BYTES_OF_8 = 0x64086408;  // INTEGER + 8, twice
 
-// C is a PipelineConfig that has the type of O as well, `Output`.
-template <typename C>
-struct Tiles {
-  static constexpr int HEAD_DIM = C::HEAD_DIM;
-  using Q = SwizzledTile<Fp8, kWarpgroupM, HEAD_DIM, HEAD_DIM>;  // a warpgroup's rows
-  using K = SwizzledTile<Fp8, BLOCK_N, HEAD_DIM, HEAD_DIM>;
-  using V = SwizzledTile<Fp8, HEAD_DIM + ONES, V_N, V_N>;  // transposed
-  using O = SwizzledTile<typename C::Output, kWarpgroupM, HEAD_DIM, 128>;
-  union Rows {
-    Q q;
-    O o;  // in the end
-  };
-  Rows q[kQStages][C::NUM_WARPGROUPS];
-  K k[C::K_STAGES];
-  V v[C::V_STAGES][BLOCK_N / V_N];
+// A score's factor is one of FP16's numbers, but not 0: 0 * -inf would make NaN of what is masked. It moves
+// no byte by more than 25,088 * 2^-24, of a sum of 128 products.
+constexpr float LEAST_FACTOR = 0x1p-24f;
 
-  __device__ void load_k(int stage, const TensorMaps& maps, uint64_t* bar_full, const KeyRange&, int kv_tile,
-                         int kv_head, int batch) {
-    tma_load_5d(&k[stage], maps.k, bar_full, 0, kv_tile * BLOCK_N, 0, kv_head, batch);
+// The softmax of a lane's rows, acc_row() + r * 8. Scores are two to a register, of neighbouring columns: of
+// 8 columns first those of row 0, then those of row 1.
+struct BytesOfP {
+  __half2 factor;       // of a score, for P's byte; in both halves
+  __half2 summand[2];   // of the same, with INTEGER and the base that P is relative to; in both halves
+  float row_sum[1][2];  // of this lane's P
+  float row_scale[2];   // that O needs because the base has changed
+
+  static constexpr bool HAS_LSE = true;
+
+  // At the beginning of a tile of queries. Other softmaxes scale this warpgroup's rows of Q here.
+  template <typename Q>
+  __device__ __forceinline__ void begin(const AttentionParams<Fp8>& params, const Work& work, Q&, int) {
+    const float scale = params.score_scale_log2(work.batch, work.head);
+    factor = __float2half2_rn(fmaxf(scale * 8.0f, LEAST_FACTOR));
+    summand[0] = summand[1] = __float2half2_rn(INFINITY);
+    row_sum[0][0] = row_sum[0][1] = 0.0f;
   }
-  __device__ void load_v(int stage, const TensorMaps& maps, uint64_t* bar_full, const KeyRange&, int kv_tile,
-                         int kv_head, int batch) {
-    for (int i = 0; i < BLOCK_N / V_N; ++i)
-      tma_load_5d(&v[stage][i], maps.v, bar_full, 0, 0, kv_tile * (BLOCK_N / V_N) + i, kv_head, batch);
-  }
-  __device__ const O& o(int stage, int warpgroup) const { return q[stage][warpgroup].o; }
-};
-
-template <typename C>
-struct Storage : WithBarriers<Tiles<C>, C> {};
-
-// A warpgroup that computes. A tile of keys gives S = Q K^T, then the bytes of P, then P V, which is added to
-// O. While it makes P, the other warpgroup has the tensor cores.
-template <bool CAUSAL, typename C>
-struct Consumer {
-  using Q = typename Storage<C>::Q;
-  using K = typename Storage<C>::K;
-  using V = typename Storage<C>::V;
-  using O = typename Storage<C>::O;
-
-  const AttentionParams<Fp8>& params;
-  Storage<C>& shared;
-  const int warpgroup;
-  const Turns<C> turns;
-  const int lane = threadIdx.x % 32;
-
-  RingCursor<kQStages> at_q;
-  RingCursor<C::K_STAGES> at_k;
-  RingCursor<C::V_STAGES> at_v;
-  static constexpr int O_TILES = C::HEAD_DIM / MMA_N;
-
-  int kv_tile;     // of S
-  __half2 factor;  // of a score, for P's byte; in both halves
-
-  // Of the rows acc_row() + r * 8.
-  __half2 summand[2];     // of the same, with INTEGER and the base that P is relative to; in both halves
-  float row_sum[1][2];    // of the whole row
-  float row_scale[1][2];  // that O and row_sum need because the base has changed
-  float acc_o[1][O_TILES][4];
-  uint32_t frag_p[BLOCK_N / MMA_K][4];
-
-  __device__ Consumer(const AttentionParams<Fp8>& call, Storage<C>& storage, int consumer)
-      : params(call), shared(storage), warpgroup(consumer), turns{consumer} {}
-
-  // All tiles of queries that the loader gets.
-  __device__ __forceinline__ void run() {
-    if (warpgroup == C::NUM_WARPGROUPS - 1) turns.end();  // the first turn is warpgroup 0's
-    for (; begin_tile(); at_q.advance()) {
-      turns.begin();  // the warpgroup before has issued its products
-      if (CAUSAL && uniform(sees_half_a_tile()))
-        scores_to_p</*IS_CAREFUL=*/true, BLOCK_N / 2>();
-      else
-        scores_to_p</*IS_CAREFUL=*/true>();
-#pragma unroll 1
-      while (uniform(kv_tile > last_careful())) {
-        --kv_tile;
-        iteration</*IS_CAREFUL=*/true>();
-      }
-#pragma unroll 1
-      while (uniform(kv_tile > 0)) {  // the clean loop
-        --kv_tile;
-        iteration</*IS_CAREFUL=*/false>();
-      }
-      add_pv();
-      end_rows();
-      write_o();
-    }
-  }
-
-  // P V of the tile before, then P of this one.
-  template <bool IS_CAREFUL>
-  __device__ __forceinline__ void iteration() {
-    turns.begin();
-    add_pv();
-    scores_to_p<IS_CAREFUL>();
-  }
-
-  // Ends the warpgroup's turn when its Q K^T is issued. Beyond the first KEYS of the tile, P is 0.
-  template <bool IS_CAREFUL, int KEYS = BLOCK_N>
-  __device__ __forceinline__ void scores_to_p() {
-    Scores<KEYS / MMA_N * 2> acc_s;
-    shared.ring_k.consumer_wait(at_k);  // TMA has brought K
-    start_qk(acc_s);
-    turns.end();
-    warpgroup_wait<0>();  // S is complete, and wgmma has read K
-    warpgroup_fence_operand(acc_s);
-    shared.ring_k.warp_release(at_k, lane);
-    at_k.advance();
-
-    if constexpr (IS_CAREFUL) mask(acc_s);
-    row_scale[0][0] = row_scale[0][1] = 1.0f;
+  template <bool IS_CAREFUL, int NUM, int K_TILES>
+  __device__ __forceinline__ void scores_to_p(uint32_t (&acc_s)[NUM], uint32_t (&frag_p)[K_TILES][4]) {
+    row_scale[0] = row_scale[1] = 1.0f;
     if (uniform(has_grown(acc_s))) change_base(acc_s);
-    make_p<IS_CAREFUL>(acc_s);
+    make_p<IS_CAREFUL>(acc_s, frag_p);
   }
+  // What P is relative to, in units of log2.
+  __device__ float base(int r) const { return -exponent_of(__low2float(summand[r]) - INTEGER); }
 
-  // O = row_scale O + P V, and the same of the sums. The tensor cores sum one tile alone, in 14 bits, and
-  // these additions are in FP32.
-  __device__ __forceinline__ void add_pv() {
-    float acc_pv[1][O_TILES + 1][4];    // the last tile: P times ones, eight times the same
-    shared.ring_v.consumer_wait(at_v);  // TMA has brought V
-    start_pv(acc_pv);
-    warpgroup_wait<0>();  // P V is complete, and wgmma has read V and P's registers
-    warpgroup_fence_operand(wgmma_accumulator(acc_pv));
-    shared.ring_v.warp_release(at_v, lane);
-    at_v.advance();
-#pragma unroll
-    for (int i = 0; i < O_TILES * 4; ++i) {
-      float& o = acc_o[0][i / 4][i % 4];
-      o = fmaf(o, row_scale[0][i / 2 % 2], acc_pv[0][i / 4][i % 4]);
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      row_sum[0][r] = fmaf(row_sum[0][r], row_scale[0][r], acc_pv[0][O_TILES][2 * r]);
-  }
-
-  // ---- The products.
-  // Two neighbouring columns in a register: of 8 columns, first those of row 0, then those of row 1.
-  template <int NUM>
-  using Scores = uint32_t[NUM];
-
-  template <int NUM>
-  __device__ __forceinline__ void start_qk(Scores<NUM>& acc_s) {
-    const SmemDescriptor q = make_smem_descriptor(shared.q[at_q.stage][warpgroup].q);
-    const SmemDescriptor k = make_smem_descriptor(shared.k[at_k.stage]);
-    warpgroup_fence_operand(acc_s);
-    warpgroup_arrive();
-#pragma unroll
-    for (int col = 0; col < C::HEAD_DIM; col += MMA_K)
-      wgmma_m64k32_e4m3(acc_s, advance<Q>(q, 0, col), advance<K>(k, 0, col), col > 0);
-    warpgroup_commit_batch();
-  }
-  __device__ __forceinline__ void start_pv(float (&acc_pv)[1][O_TILES + 1][4]) {
-    warpgroup_fence_operand(wgmma_accumulator(acc_pv));
-    warpgroup_arrive();
-#pragma unroll
-    for (int key = 0; key < BLOCK_N; key += MMA_K) {
-      const SmemDescriptor v = make_smem_descriptor(shared.v[at_v.stage][key / V_N]);
-      wgmma_m64k32_e4m3(wgmma_accumulator(acc_pv), frag_p[key / MMA_K], advance<V>(v, 0, key % V_N), key > 0);
-    }
-    warpgroup_commit_batch();
-  }
-
-  // ---- The softmax.
+ private:
   // Could a P be larger than e4m3 allows? Where all scores of a row are negative it says so too often.
   template <int NUM>
-  __device__ __forceinline__ bool has_grown(const Scores<NUM>& acc_s) const {
+  __device__ __forceinline__ bool has_grown(const uint32_t (&acc_s)[NUM]) const {
     uint32_t max[2] = {0, 0};  // bits of the largest scores from 0 on
 #pragma unroll
     for (int i = 0; i < NUM; i += 4) {
@@ -218,7 +72,7 @@ struct Consumer {
 
   // Makes the rows' largest scores so far their bases, so that the byte of the largest P is WANTED_BYTE.
   template <int NUM>
-  __device__ __forceinline__ void change_base(const Scores<NUM>& acc_s) {
+  __device__ __forceinline__ void change_base(const uint32_t (&acc_s)[NUM]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       __half2 pair = pair_of(acc_s[r]);
@@ -227,20 +81,20 @@ struct Consumer {
       const float most = quad_reduce_max(fmaxf(__low2float(pair), __high2float(pair)));
       const float wanted = INTEGER + WANTED_BYTE - most * __low2float(factor);
       const float before = __low2float(summand[r]);
-      // A base never falls. Without a key seen it stays so low that any score outgrows it, and P is 0. If no
-      // base of FP16 is as low as wanted, the row becomes NaN.
-      constexpr float LOWEST = 60000.0f;
-      float next = fminf(fminf(wanted, before), LOWEST);
-      if (wanted > LOWEST && wanted < INFINITY) next = NAN;
+      // A base never falls. Without a key seen it stays so low that any score outgrows it, and P is 0. If
+      // FP16 has no such base, the row becomes NaN.
+      float next = fminf(fminf(wanted, before), MOST_OF_FP16);
+      if (fabsf(wanted) > MOST_OF_FP16 && wanted != INFINITY) next = NAN;
       const __half after = __float2half_rd(next);
-      row_scale[0][r] = exp2_approx((__half2float(after) - before) * (1.0f / 8.0f));
+      row_scale[r] = exp2_approx((__half2float(after) - before) * (1.0f / 8.0f));
+      row_sum[0][r] *= row_scale[r];
       summand[r] = __half2half2(after);
     }
   }
 
   // P as A operands of 32 keys: a register has four of 16 keys, in V's order.
-  template <bool IS_CAREFUL, int NUM>
-  __device__ __forceinline__ void make_p(Scores<NUM>& acc_s) {
+  template <bool IS_CAREFUL, int NUM, int K_TILES>
+  __device__ __forceinline__ void make_p(uint32_t (&acc_s)[NUM], uint32_t (&frag_p)[K_TILES][4]) const {
     uint32_t least = BYTES_OF_8;
     // A masked score is no small P: of -inf this makes NaN, which as an integer is above all others.
     const auto unmasked = [](uint32_t bytes) {
@@ -256,7 +110,7 @@ struct Consumer {
     if (uniform(least != BYTES_OF_8)) count_small_p<IS_CAREFUL>(acc_s);
 
 #pragma unroll
-    for (int i = 0; i < BLOCK_N / 8; ++i) {
+    for (int i = 0; i < K_TILES * 4; ++i) {
       const int left = i / 2 * 4 + i % 2;
       frag_p[i / 4][i % 4] = left < NUM ? __byte_perm(acc_s[left], acc_s[left + 2], 0x6420) : 0;
     }
@@ -265,7 +119,7 @@ struct Consumer {
   // units is larger than a straight line, which is negative from 2^-7 on and would make NaN. A score of -inf
   // is masked, or its sum was beyond FP16: then P becomes NaN.
   template <bool IS_CAREFUL, int NUM>
-  static __device__ __forceinline__ void count_small_p(Scores<NUM>& bytes) {
+  static __device__ __forceinline__ void count_small_p(uint32_t (&bytes)[NUM]) {
     constexpr float AT_ZERO = exponent_of(-INTEGER) + 9.0f;
     const auto byte_of_small = [](float byte) {
       const float units = fminf(exp2_approx(byte * (1.0f / 8.0f) + AT_ZERO), 8.0f);
@@ -278,128 +132,8 @@ struct Consumer {
       two = bits_of(__floats2half2_rn(byte_of_small(__low2float(pair)), byte_of_small(__high2float(pair))));
     }
   }
-  static __device__ __forceinline__ __half2 pair_of(uint32_t bits) {
-    __half2 pair;
-    memcpy(&pair, &bits, sizeof(bits));
-    return pair;
-  }
-  static __device__ __forceinline__ uint32_t bits_of(__half2 pair) {
-    uint32_t bits;
-    memcpy(&bits, &pair, sizeof(bits));
-    return bits;
-  }
-
-  // ---- The beginning of a tile of queries; false if there is none.
-  __device__ __forceinline__ bool begin_tile() {
-    shared.ring_q.consumer_wait(at_q);  // the loader has written `work`, and TMA has brought Q
-    const Work work = shared.work[at_q.stage];
-    if (uniform(work.batch == kNoMore)) return false;
-    const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query_of(work), kWarpgroupM);
-    kv_tile = num_key_tiles<BLOCK_N>(keys) - 1;
-    // Not 0: 0 * -inf would make NaN of what is masked. The least factor of FP16 moves no byte by more than
-    // 25,088 * 2^-24, of a sum of 128 products.
-    factor = __float2half2_rn(fmaxf(params.score_scale_log2(work.batch, work.head) * 8.0f, 0x1p-24f));
-    summand[0] = summand[1] = __float2half2_rn(INFINITY);
-    row_sum[0][0] = row_sum[0][1] = 0.0f;
-#pragma unroll
-    for (int i = 0; i < O_TILES * 4; ++i) acc_o[0][i / 4][i % 4] = 0.0f;
-    if constexpr (CAUSAL) {
-#pragma unroll 1
-      for (int unseen = num_unseen(); uniform(unseen > 0); --unseen) {
-        turns.begin();  // as many turns as the other warpgroups take
-        turns.end();
-        // An earlier release would count for the tile before in this stage, which the others may still read.
-        shared.ring_k.consumer_wait(at_k);
-        shared.ring_k.warp_release(at_k, lane);
-        at_k.advance();
-        shared.ring_v.consumer_wait(at_v);
-        shared.ring_v.warp_release(at_v, lane);
-        at_v.advance();
-      }
-    }
-    return true;
-  }
-  // Scores are masked, if needed, from the highest tile down to this one. Computed anew for each of these few
-  // tiles, so that the loop keeps no register for it.
-  __device__ __forceinline__ int last_careful() const {
-    const Work work = shared.work[at_q.stage];
-    const int first_query = first_query_of(work);
-    return (key_range_within<CAUSAL>(params, work.kv_len, first_query, kWarpgroupM).unmasked_end - 1) /
-           BLOCK_N;
-  }
-  // Do the rows see no key of the upper half of their last tile? It takes up to half a tile of keys from the
-  // diagonal, which counts if there are few tiles.
-  __device__ __forceinline__ bool sees_half_a_tile() const {
-    const Work work = shared.work[at_q.stage];
-    const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query_of(work), kWarpgroupM);
-    return keys.end <= kv_tile * BLOCK_N + BLOCK_N / 2;
-  }
-  // Tiles of keys that a later warpgroup needs, and that lie beyond this one's diagonal. It releases them
-  // unread.
-  __device__ int num_unseen() const {
-    const Work work = shared.work[at_q.stage];
-    const KeyRange all = key_range_within<CAUSAL>(params, work.kv_len, work.first_query, C::BLOCK_M);
-    return num_key_tiles<BLOCK_N>(all) - 1 - kv_tile;
-  }
-  __device__ int first_query_of(const Work& work) const { return work.first_query + warpgroup * kWarpgroupM; }
-
-  template <int NUM>
-  __device__ __forceinline__ void mask(Scores<NUM>& acc_s) {
-    const Work work = shared.work[at_q.stage];
-    const int first_query = first_query_of(work);
-    const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query, kWarpgroupM);
-    if (!keys.needs_mask(kv_tile * BLOCK_N, BLOCK_N)) return;
-      // A sum beyond FP16 is infinite. It becomes NaN, so that it is no masked score.
-#pragma unroll
-    for (uint32_t& pair : acc_s)
-      pair = bits_of(__hfma2(pair_of(pair), __float2half2_rn(0.0f), pair_of(pair)));
-    constexpr uint32_t MINUS_INFINITY = 0xfc00;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int query = first_query + acc_row() + r * 8;
-      const int visible =
-          params.template visible_keys<CAUSAL>(query, work.kv_len) - kv_tile * BLOCK_N - acc_col();
-#pragma unroll
-      for (int i = 0; i < NUM / 2; ++i) {
-        uint32_t& pair = acc_s[2 * i + r];
-        if (i * MMA_N + 1 >= visible) pair = (pair & 0xffff) | MINUS_INFINITY << 16;
-        if (i * MMA_N >= visible) pair = MINUS_INFINITY << 16 | MINUS_INFINITY;
-      }
-    }
-  }
-
-  // ---- The end of a tile of queries: its rows' sums and log-sum-exps. Then O, rounded, goes to shared
-  // memory.
-  __device__ __forceinline__ void end_rows() {
-    const Work work = shared.work[at_q.stage];
-    float row_base[1][2];
-    for (int r = 0; r < 2; ++r) {
-      row_base[0][r] = -exponent_of(__low2float(summand[r]) - INTEGER);
-      row_sum[0][r] *= 0.25f;  // all four lanes of a row have its sum, and finish_rows adds up four
-    }
-    finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row(), lane_id(), row_base,
-                row_sum);
-    row_scale[0][0] = row_scale[0][1] = params.output_scale(work.batch, work.head);
-    scale_rows(acc_o, row_scale);
-  }
-  __device__ __forceinline__ void write_o() {
-    bar_sync(BAR_Q_READ + warpgroup, 128);  // no warp's product reads Q any more: O has more bytes to a row
-    stmatrix_normalised(shared.q[at_q.stage][warpgroup].o, o_offset(), acc_o, row_sum);
-    fence_proxy_async();                    // TMA sees what this lane has written
-    shared.o_is_written(at_q.stage, lane);  // when all lanes have; the storer waits at bar_o_full
-  }
-
-  // ---- Where this lane's elements are. Computed where they are needed: the loop has no registers to keep
-  // them.
-  static __device__ int lane_id() { return opaque(int(threadIdx.x)) % 32; }
-  static __device__ int warp_row() { return opaque(int(threadIdx.x)) / 32 % 4 * 16; }  // in the warpgroup's
-  static __device__ int acc_row() { return warp_row() + accumulator_row(lane_id()); }
-  static __device__ int acc_col() { return accumulator_col(lane_id()); }
-  static __device__ int o_offset() {
-    return O::offset_of(warp_row() + operand_row(lane_id()), operand_col(lane_id()));
-  }
 };
 
-}  // namespace bytes_of_p
+}  // namespace fp16_scores
 }  // namespace FLASHSTEPS_BACKEND
 }  // namespace flashsteps

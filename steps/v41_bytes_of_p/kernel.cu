@@ -6,6 +6,7 @@
 #include "common/blocks/online_softmax.h"
 #include "common/blocks/operands.h"
 #include "common/blocks/tile_pipeline.h"
+#include "common/blocks/transposed_tile.h"
 #include "common/blocks/uniform.h"
 #include "common/elect.h"
 #include "common/griddepcontrol.h"
@@ -19,7 +20,7 @@ using Fp8 = __nv_fp8_e4m3;
 
 constexpr int BLOCK_N = 256;   // keys of a tile
 constexpr int V_N = 128;       // keys of a tile of V^T, which has 128 bytes in a row
-constexpr int ONES = 8;        // columns of ones behind V's
+constexpr int SUMS = 8;        // columns behind V's: P times each is the sum of 16 P of V_N
 constexpr int BAR_Q_READ = 8;  // named barriers, one for each warpgroup; Turns has 1 and 2
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 32;
@@ -40,26 +41,23 @@ constexpr float MAX_BYTE = 126.0f;
 constexpr float WANTED_BYTE = 118.5f;
 constexpr uint32_t BYTES_OF_8 = 0x64086408;  // INTEGER + 8, twice
 
-// ---- V^T in the workspace: [batch, num_heads_kv, tiles of keys, HEAD_DIM + ONES, V_N].
+constexpr float MOST_OF_FP16 = 65504.0f;
+// A score's factor is one of FP16's numbers, but not 0: 0 * -inf would make NaN of what is masked. It moves
+// no byte by more than 25,088 * 2^-24, of a sum of 128 products.
+constexpr float LEAST_FACTOR = 0x1p-24f;
 
-// A row has V_N keys of one column of V, four of them in a word. wgmma wants P of four keys in one
-// register, and of 16 keys a lane has those of 2 c, 2 c + 1, 2 c + 8 and 2 c + 9, with c = lane % 4: so these
-// four are word c.
-__device__ inline int key_of(int word, int byte) {
-  return word / 4 * 16 + word % 4 * 2 + byte % 2 + byte / 2 * 8;
+__device__ __forceinline__ __half2 pair_of(uint32_t bits) {
+  __half2 pair;
+  memcpy(&pair, &bits, sizeof(bits));
+  return pair;
+}
+__device__ __forceinline__ uint32_t bits_of(__half2 pair) {
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof(bits));
+  return bits;
 }
 
-// Four keys of four columns, a word of each key, become a word of each column.
-__device__ void transpose_bytes(uint32_t (&words)[4]) {
-  const uint32_t left_01 = __byte_perm(words[0], words[1], 0x5140);  // columns 0 and 1 of keys 0 and 1
-  const uint32_t left_23 = __byte_perm(words[2], words[3], 0x5140);
-  const uint32_t right_01 = __byte_perm(words[0], words[1], 0x7362);  // columns 2 and 3
-  const uint32_t right_23 = __byte_perm(words[2], words[3], 0x7362);
-  words[0] = __byte_perm(left_01, left_23, 0x5410);
-  words[1] = __byte_perm(left_01, left_23, 0x7632);
-  words[2] = __byte_perm(right_01, right_23, 0x5410);
-  words[3] = __byte_perm(right_01, right_23, 0x7632);
-}
+// ---- V^T in the workspace: [batch, num_heads_kv, tiles of keys, HEAD_DIM + SUMS, V_N].
 
 constexpr int TRANSPOSE_THREADS = 256;
 
@@ -67,46 +65,29 @@ constexpr int TRANSPOSE_THREADS = 256;
 template <int HEAD_DIM>
 __global__ void __launch_bounds__(TRANSPOSE_THREADS)
     transpose_v(const AttentionParams<Fp8> params, uint4* v_transposed) {
-  constexpr int WORDS = V_N / 4, CHUNKS = HEAD_DIM / 16;
-  auto& transposed = *reinterpret_cast<uint32_t(*)[HEAD_DIM][WORDS]>(smem);
+  auto& transposed = *reinterpret_cast<TransposedTile<HEAD_DIM, V_N>*>(smem);
   const int tile = blockIdx.x, kv_head = blockIdx.y, batch = blockIdx.z;
   const Fp8* const v = params.v.head(batch, kv_head);
   const int kv_len = params.kv_length(batch);
   griddepcontrol_launch_dependents();  // the attention kernel begins where an SM has room for it
 
-  // Two neighbouring lanes read 32 bytes of a key. They write to rows that are 16 apart, whose halves change
-  // places, so that a warp writes to all banks.
-  const auto place_of = [](int row, int word) { return word ^ row / 16 % 2 * (WORDS / 2); };
-  for (int i = threadIdx.x; i < WORDS * CHUNKS; i += TRANSPOSE_THREADS) {
-    const int word = i / 2 % WORDS, chunk = i / (2 * WORDS) * 2 + i % 2;
-    uint4 keys[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int key = tile * V_N + key_of(word, j);
-      keys[j] = key < kv_len ? load_16_bytes(&v[key * params.v.row_stride + chunk * 16]) : uint4{};
-    }
-#pragma unroll
-    for (int col = 0; col < 16; col += 4) {
-      uint32_t words[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) words[j] = reinterpret_cast<const uint32_t*>(&keys[j])[col / 4];
-      transpose_bytes(words);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int row = chunk * 16 + col + j;
-        transposed[row][place_of(row, word)] = words[j];
-      }
-    }
-  }
+  transposed.template fill<TRANSPOSE_THREADS>([&](int row, int col) {
+    const int key = tile * V_N + row;
+    return key < kv_len ? load_16_bytes(&v[key * params.v.row_stride + col]) : uint4{};
+  });
   __syncthreads();  // the tile is complete
 
+  // A column's ones are for 16 keys. The tensor cores cut off what is less than 2^-13 of the largest number
+  // of a sum, and where one P is large that is something of all the others. So they should be few.
+  constexpr int CHUNKS = V_N / 16;  // of a row
+  static_assert(CHUNKS == SUMS);
   const int64_t number = (int64_t(batch) * params.num_heads_kv + kv_head) * gridDim.x + tile;
-  uint4* const out = v_transposed + number * ((HEAD_DIM + ONES) * WORDS / 4);
-  for (int i = threadIdx.x; i < (HEAD_DIM + ONES) * WORDS / 4; i += TRANSPOSE_THREADS) {
-    const int row = i / (WORDS / 4), word = i % (WORDS / 4) * 4;
-    constexpr uint32_t FOUR_ONES = 0x38383838;
-    store_16_bytes(&out[i], row < HEAD_DIM ? load_16_bytes(&transposed[row][place_of(row, word)])
-                                           : make_uint4(FOUR_ONES, FOUR_ONES, FOUR_ONES, FOUR_ONES));
+  uint4* const out = v_transposed + number * ((HEAD_DIM + SUMS) * CHUNKS);
+  for (int i = threadIdx.x; i < (HEAD_DIM + SUMS) * CHUNKS; i += TRANSPOSE_THREADS) {
+    const int row = i / CHUNKS, place = i % CHUNKS;
+    const uint32_t ones = row - HEAD_DIM == place ? 0x38383838 : 0;
+    store_16_bytes(
+        &out[i], row < HEAD_DIM ? transposed.load_words(row, place * 4) : make_uint4(ones, ones, ones, ones));
   }
 }
 
@@ -117,7 +98,7 @@ struct Tiles {
   static constexpr int HEAD_DIM = C::HEAD_DIM;
   using Q = SwizzledTile<Fp8, kWarpgroupM, HEAD_DIM, HEAD_DIM>;  // a warpgroup's rows
   using K = SwizzledTile<Fp8, BLOCK_N, HEAD_DIM, HEAD_DIM>;
-  using V = SwizzledTile<Fp8, HEAD_DIM + ONES, V_N, V_N>;  // transposed
+  using V = SwizzledTile<Fp8, HEAD_DIM + SUMS, V_N, V_N>;  // transposed
   using O = SwizzledTile<__nv_bfloat16, kWarpgroupM, HEAD_DIM, 128>;
   union Rows {
     Q q;
@@ -142,6 +123,109 @@ struct Tiles {
 template <typename C>
 struct Storage : WithBarriers<Tiles<C>, C> {};
 
+// ---- The softmax of a lane's rows, acc_row() + r * 8. Scores are two to a register, of neighbouring
+// columns: of 8 columns first those of row 0, then those of row 1.
+struct BytesOfP {
+  __half2 factor;       // of a score, for P's byte; in both halves
+  __half2 summand[2];   // of the same, with INTEGER and the base that P is relative to; in both halves
+  float row_sum[1][2];  // of this lane's P
+  float row_scale[2];   // that O needs because the base has changed
+
+  // `scale` is that of scores, to units of log2.
+  __device__ __forceinline__ void begin(float scale) {
+    factor = __float2half2_rn(fmaxf(scale * 8.0f, LEAST_FACTOR));
+    summand[0] = summand[1] = __float2half2_rn(INFINITY);
+    row_sum[0][0] = row_sum[0][1] = 0.0f;
+  }
+  template <bool IS_CAREFUL, int NUM, int K_TILES>
+  __device__ __forceinline__ void scores_to_p(uint32_t (&acc_s)[NUM], uint32_t (&frag_p)[K_TILES][4]) {
+    row_scale[0] = row_scale[1] = 1.0f;
+    if (uniform(has_grown(acc_s))) change_base(acc_s);
+    make_p<IS_CAREFUL>(acc_s, frag_p);
+  }
+  // What P is relative to, in units of log2.
+  __device__ float base(int r) const { return -exponent_of(__low2float(summand[r]) - INTEGER); }
+
+ private:
+  // Could a P be larger than e4m3 allows? Where all scores of a row are negative it says so too often.
+  template <int NUM>
+  __device__ __forceinline__ bool has_grown(const uint32_t (&acc_s)[NUM]) const {
+    uint32_t max[2] = {0, 0};  // bits of the largest scores from 0 on
+#pragma unroll
+    for (int i = 0; i < NUM; i += 4) {
+      max[0] = __vimax3_s16x2(max[0], acc_s[i], acc_s[i + 2]);
+      max[1] = __vimax3_s16x2(max[1], acc_s[i + 1], acc_s[i + 3]);
+    }
+    const __half2 most = __hmax2_nan(__hfma2(pair_of(max[0]), factor, summand[0]),
+                                     __hfma2(pair_of(max[1]), factor, summand[1]));
+    constexpr float MOST = INTEGER + MAX_BYTE;
+    return !(__low2float(most) <= MOST && __high2float(most) <= MOST);  // or NaN
+  }
+
+  // Makes the rows' largest scores so far their bases, so that the byte of the largest P is WANTED_BYTE.
+  template <int NUM>
+  __device__ __forceinline__ void change_base(const uint32_t (&acc_s)[NUM]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      __half2 pair = pair_of(acc_s[r]);
+#pragma unroll
+      for (int i = 2 + r; i < NUM; i += 2) pair = __hmax2(pair, pair_of(acc_s[i]));
+      const float most = quad_reduce_max(fmaxf(__low2float(pair), __high2float(pair)));
+      const float wanted = INTEGER + WANTED_BYTE - most * __low2float(factor);
+      const float before = __low2float(summand[r]);
+      // A base never falls. Without a key seen it stays so low that any score outgrows it, and P is 0. If
+      // FP16 has no such base, the row becomes NaN.
+      float next = fminf(fminf(wanted, before), MOST_OF_FP16);
+      if (fabsf(wanted) > MOST_OF_FP16 && wanted != INFINITY) next = NAN;
+      const __half after = __float2half_rd(next);
+      row_scale[r] = exp2_approx((__half2float(after) - before) * (1.0f / 8.0f));
+      row_sum[0][r] *= row_scale[r];
+      summand[r] = __half2half2(after);
+    }
+  }
+
+  // P as A operands of 32 keys: a register has four of 16 keys, in V's order.
+  template <bool IS_CAREFUL, int NUM, int K_TILES>
+  __device__ __forceinline__ void make_p(uint32_t (&acc_s)[NUM], uint32_t (&frag_p)[K_TILES][4]) const {
+    uint32_t least = BYTES_OF_8;
+    // A masked score is no small P: of -inf this makes NaN, which as an integer is above all others.
+    const auto unmasked = [](uint32_t bytes) {
+      return IS_CAREFUL ? bits_of(__hfma2(pair_of(bytes), __float2half2_rn(0.0f), pair_of(bytes))) : bytes;
+    };
+#pragma unroll
+    for (int i = 0; i < NUM; i += 2) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) acc_s[i + r] = bits_of(__hfma2(pair_of(acc_s[i + r]), factor, summand[r]));
+      // As integers they have the same order from 0 on, and what is negative is below all that.
+      least = __vimin3_s16x2(least, unmasked(acc_s[i]), unmasked(acc_s[i + 1]));
+    }
+    if (uniform(least != BYTES_OF_8)) count_small_p<IS_CAREFUL>(acc_s);
+
+#pragma unroll
+    for (int i = 0; i < K_TILES * 4; ++i) {
+      const int left = i / 2 * 4 + i % 2;
+      frag_p[i / 4][i % 4] = left < NUM ? __byte_perm(acc_s[left], acc_s[left + 2], 0x6420) : 0;
+    }
+  }
+  // Below a byte of 8, which is 2^-6, e4m3 is no logarithm: the byte counts units of 2^-9. There 2^x in these
+  // units is larger than a straight line, which is negative from 2^-7 on and would make NaN. A score of -inf
+  // is masked, or its sum was beyond FP16: then P becomes NaN.
+  template <bool IS_CAREFUL, int NUM>
+  static __device__ __forceinline__ void count_small_p(uint32_t (&bytes)[NUM]) {
+    constexpr float AT_ZERO = exponent_of(-INTEGER) + 9.0f;
+    const auto byte_of_small = [](float byte) {
+      const float units = fminf(exp2_approx(byte * (1.0f / 8.0f) + AT_ZERO), 8.0f);
+      if (byte == -INFINITY && !IS_CAREFUL) return NAN;
+      return byte < INTEGER + units ? INTEGER + units : byte;  // NaN stays NaN
+    };
+#pragma unroll
+    for (uint32_t& two : bytes) {
+      const __half2 pair = pair_of(two);
+      two = bits_of(__floats2half2_rn(byte_of_small(__low2float(pair)), byte_of_small(__high2float(pair))));
+    }
+  }
+};
+
 // A warpgroup that computes. A tile of keys gives S = Q K^T, then the bytes of P, then P V, which is added to
 // O. While it makes P, the other warpgroup has the tensor cores.
 template <bool CAUSAL, typename C>
@@ -162,13 +246,8 @@ struct Consumer {
   RingCursor<C::V_STAGES> at_v;
   static constexpr int O_TILES = C::HEAD_DIM / MMA_N;
 
-  int kv_tile;     // of S
-  __half2 factor;  // of a score, for P's byte; in both halves
-
-  // Of the rows acc_row() + r * 8.
-  __half2 summand[2];     // of the same, with INTEGER and the base that P is relative to; in both halves
-  float row_sum[1][2];    // of the whole row
-  float row_scale[1][2];  // that O and row_sum need because the base has changed
+  int kv_tile;  // of S
+  BytesOfP softmax;
   float acc_o[1][O_TILES][4];
   uint32_t frag_p[BLOCK_N / MMA_K][4];
 
@@ -221,15 +300,13 @@ struct Consumer {
     at_k.advance();
 
     if constexpr (IS_CAREFUL) mask(acc_s);
-    row_scale[0][0] = row_scale[0][1] = 1.0f;
-    if (uniform(has_grown(acc_s))) change_base(acc_s);
-    make_p<IS_CAREFUL>(acc_s);
+    softmax.template scores_to_p<IS_CAREFUL>(acc_s, frag_p);
   }
 
   // O = row_scale O + P V, and the same of the sums. The tensor cores sum one tile alone, in 14 bits, and
   // these additions are in FP32.
   __device__ __forceinline__ void add_pv() {
-    float acc_pv[1][O_TILES + 1][4];    // the last tile: P times ones, eight times the same
+    float acc_pv[1][O_TILES + 1][4];    // in the last tile are the sums of P
     shared.ring_v.consumer_wait(at_v);  // TMA has brought V
     start_pv(acc_pv);
     warpgroup_wait<0>();  // P V is complete, and wgmma has read V and P's registers
@@ -239,11 +316,13 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < O_TILES * 4; ++i) {
       float& o = acc_o[0][i / 4][i % 4];
-      o = fmaf(o, row_scale[0][i / 2 % 2], acc_pv[0][i / 4][i % 4]);
+      o = fmaf(o, softmax.row_scale[i / 2 % 2], acc_pv[0][i / 4][i % 4]);
     }
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
-      row_sum[0][r] = fmaf(row_sum[0][r], row_scale[0][r], acc_pv[0][O_TILES][2 * r]);
+    for (int r = 0; r < 2; ++r) {
+      const float* const sums = &acc_pv[0][O_TILES][2 * r];
+      softmax.row_sum[0][r] += sums[0] + sums[1];
+    }
   }
 
   // ---- The products.
@@ -273,95 +352,6 @@ struct Consumer {
     warpgroup_commit_batch();
   }
 
-  // ---- The softmax.
-  // Could a P be larger than e4m3 allows? Where all scores of a row are negative it says so too often.
-  template <int NUM>
-  __device__ __forceinline__ bool has_grown(const Scores<NUM>& acc_s) const {
-    uint32_t max[2] = {0, 0};  // bits of the largest scores from 0 on
-#pragma unroll
-    for (int i = 0; i < NUM; i += 4) {
-      max[0] = __vimax3_s16x2(max[0], acc_s[i], acc_s[i + 2]);
-      max[1] = __vimax3_s16x2(max[1], acc_s[i + 1], acc_s[i + 3]);
-    }
-    const __half2 most = __hmax2_nan(__hfma2(pair_of(max[0]), factor, summand[0]),
-                                     __hfma2(pair_of(max[1]), factor, summand[1]));
-    constexpr float MOST = INTEGER + MAX_BYTE;
-    return !(__low2float(most) <= MOST && __high2float(most) <= MOST);  // or NaN
-  }
-
-  // Makes the rows' largest scores so far their bases, so that the byte of the largest P is WANTED_BYTE.
-  template <int NUM>
-  __device__ __forceinline__ void change_base(const Scores<NUM>& acc_s) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      __half2 pair = pair_of(acc_s[r]);
-#pragma unroll
-      for (int i = 2 + r; i < NUM; i += 2) pair = __hmax2(pair, pair_of(acc_s[i]));
-      const float most = quad_reduce_max(fmaxf(__low2float(pair), __high2float(pair)));
-      const float wanted = INTEGER + WANTED_BYTE - most * __low2float(factor);
-      const float before = __low2float(summand[r]);
-      // A base never falls. Without a key seen it stays so low that any score outgrows it, and P is 0. If no
-      // base of FP16 is as low as wanted, the row becomes NaN.
-      constexpr float LOWEST = 60000.0f;
-      float next = fminf(fminf(wanted, before), LOWEST);
-      if (wanted > LOWEST && wanted < INFINITY) next = NAN;
-      const __half after = __float2half_rd(next);
-      row_scale[0][r] = exp2_approx((__half2float(after) - before) * (1.0f / 8.0f));
-      summand[r] = __half2half2(after);
-    }
-  }
-
-  // P as A operands of 32 keys: a register has four of 16 keys, in V's order.
-  template <bool IS_CAREFUL, int NUM>
-  __device__ __forceinline__ void make_p(Scores<NUM>& acc_s) {
-    uint32_t least = BYTES_OF_8;
-    // A masked score is no small P: of -inf this makes NaN, which as an integer is above all others.
-    const auto unmasked = [](uint32_t bytes) {
-      return IS_CAREFUL ? bits_of(__hfma2(pair_of(bytes), __float2half2_rn(0.0f), pair_of(bytes))) : bytes;
-    };
-#pragma unroll
-    for (int i = 0; i < NUM; i += 2) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) acc_s[i + r] = bits_of(__hfma2(pair_of(acc_s[i + r]), factor, summand[r]));
-      // As integers they have the same order from 0 on, and what is negative is below all that.
-      least = __vimin3_s16x2(least, unmasked(acc_s[i]), unmasked(acc_s[i + 1]));
-    }
-    if (uniform(least != BYTES_OF_8)) count_small_p<IS_CAREFUL>(acc_s);
-
-#pragma unroll
-    for (int i = 0; i < BLOCK_N / 8; ++i) {
-      const int left = i / 2 * 4 + i % 2;
-      frag_p[i / 4][i % 4] = left < NUM ? __byte_perm(acc_s[left], acc_s[left + 2], 0x6420) : 0;
-    }
-  }
-  // Below a byte of 8, which is 2^-6, e4m3 is no logarithm: the byte counts units of 2^-9. There 2^x in these
-  // units is larger than a straight line, which is negative from 2^-7 on and would make NaN. A score of -inf
-  // is masked, or its sum was beyond FP16: then P becomes NaN.
-  template <bool IS_CAREFUL, int NUM>
-  static __device__ __forceinline__ void count_small_p(Scores<NUM>& bytes) {
-    constexpr float AT_ZERO = exponent_of(-INTEGER) + 9.0f;
-    const auto byte_of_small = [](float byte) {
-      const float units = fminf(exp2_approx(byte * (1.0f / 8.0f) + AT_ZERO), 8.0f);
-      if (byte == -INFINITY && !IS_CAREFUL) return NAN;
-      return byte < INTEGER + units ? INTEGER + units : byte;  // NaN stays NaN
-    };
-#pragma unroll
-    for (uint32_t& two : bytes) {
-      const __half2 pair = pair_of(two);
-      two = bits_of(__floats2half2_rn(byte_of_small(__low2float(pair)), byte_of_small(__high2float(pair))));
-    }
-  }
-  static __device__ __forceinline__ __half2 pair_of(uint32_t bits) {
-    __half2 pair;
-    memcpy(&pair, &bits, sizeof(bits));
-    return pair;
-  }
-  static __device__ __forceinline__ uint32_t bits_of(__half2 pair) {
-    uint32_t bits;
-    memcpy(&bits, &pair, sizeof(bits));
-    return bits;
-  }
-
   // ---- The beginning of a tile of queries; false if there is none.
   __device__ __forceinline__ bool begin_tile() {
     shared.ring_q.consumer_wait(at_q);  // the loader has written `work`, and TMA has brought Q
@@ -369,11 +359,7 @@ struct Consumer {
     if (uniform(work.batch == kNoMore)) return false;
     const KeyRange keys = key_range_within<CAUSAL>(params, work.kv_len, first_query_of(work), kWarpgroupM);
     kv_tile = num_key_tiles<BLOCK_N>(keys) - 1;
-    // Not 0: 0 * -inf would make NaN of what is masked. The least factor of FP16 moves no byte by more than
-    // 25,088 * 2^-24, of a sum of 128 products.
-    factor = __float2half2_rn(fmaxf(params.score_scale_log2(work.batch, work.head) * 8.0f, 0x1p-24f));
-    summand[0] = summand[1] = __float2half2_rn(INFINITY);
-    row_sum[0][0] = row_sum[0][1] = 0.0f;
+    softmax.begin(params.score_scale_log2(work.batch, work.head));
 #pragma unroll
     for (int i = 0; i < O_TILES * 4; ++i) acc_o[0][i / 4][i % 4] = 0.0f;
     if constexpr (CAUSAL) {
@@ -445,19 +431,15 @@ struct Consumer {
   // memory.
   __device__ __forceinline__ void end_rows() {
     const Work work = shared.work[at_q.stage];
-    float row_base[1][2];
-    for (int r = 0; r < 2; ++r) {
-      row_base[0][r] = -exponent_of(__low2float(summand[r]) - INTEGER);
-      row_sum[0][r] *= 0.25f;  // all four lanes of a row have its sum, and finish_rows adds up four
-    }
+    const float row_base[1][2] = {{softmax.base(0), softmax.base(1)}};
     finish_rows(params, work.batch, work.head, first_query_of(work) + acc_row(), lane_id(), row_base,
-                row_sum);
-    row_scale[0][0] = row_scale[0][1] = params.output_scale(work.batch, work.head);
-    scale_rows(acc_o, row_scale);
+                softmax.row_sum);
+    const float scale = params.output_scale(work.batch, work.head);
+    scale_rows(acc_o, {{scale, scale}});
   }
   __device__ __forceinline__ void write_o() {
     bar_sync(BAR_Q_READ + warpgroup, 128);  // no warp's product reads Q any more: O has more bytes to a row
-    stmatrix_normalised(shared.q[at_q.stage][warpgroup].o, o_offset(), acc_o, row_sum);
+    stmatrix_normalised(shared.q[at_q.stage][warpgroup].o, o_offset(), acc_o, softmax.row_sum);
     fence_proxy_async();                    // TMA sees what this lane has written
     shared.o_is_written(at_q.stage, lane);  // when all lanes have; the storer waits at bar_o_full
   }
@@ -515,13 +497,14 @@ TensorMap make_v_map(const AttentionParams<Fp8>& params) {
 }
 
 size_t workspace_bytes(const AttentionCall& call) {
-  return size_t(call.batch) * call.num_heads_kv * num_tiles_of(call.seqlen_kv) * V_N * (call.head_dim + ONES);
+  return size_t(call.batch) * call.num_heads_kv * num_tiles_of(call.seqlen_kv) * V_N * (call.head_dim + SUMS);
 }
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 void launch_attention(const AttentionParams<Element>& params, Stream stream) {
   launch(transpose_v<HEAD_DIM>, dim3(num_tiles_of(params.seqlen_kv), params.num_heads_kv, params.batch),
-         dim3(TRANSPOSE_THREADS), HEAD_DIM * V_N, stream, params, static_cast<uint4*>(params.workspace));
+         dim3(TRANSPOSE_THREADS), sizeof(TransposedTile<HEAD_DIM, V_N>), stream, params,
+         static_cast<uint4*>(params.workspace));
 
   // D, pipelines, warpgroups, keys of a tile, stages of K and V, turns.
   using C = PipelineConfig<HEAD_DIM, 1, 2, BLOCK_N, 2, 2, true>;

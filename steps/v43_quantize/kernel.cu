@@ -11,7 +11,7 @@
 
 namespace STEP_NAMESPACE {
 
-using namespace bytes_of_p;
+using namespace fp16_scores;
 
 // ---- The quantizer. Two kernels read q, k and v in tiles of TILE_ROWS rows, a CTA for each.
 
@@ -22,7 +22,7 @@ constexpr int CHUNK = 8;  // elements of 16 bits that a lane loads at a time
 // Everything is contiguous.
 struct Workspace {
   Fp8 *q, *k;           // [batch, heads, rows, HEAD_DIM]
-  uint4* v_transposed;  // [batch, num_heads_kv, kv_tiles, HEAD_DIM + ONES, V_N]
+  uint4* v_transposed;  // [batch, num_heads_kv, kv_tiles, HEAD_DIM + SUMS, V_N]
   float* descales;      // [q, k or v, batch, num_heads_kv]
   uint32_t* maxima;     // [batch, num_heads_kv, tiles], the bits of magnitudes
   int kv_tiles;         // of a head of K or V
@@ -140,15 +140,9 @@ __global__ void __launch_bounds__(THREADS)
     shared.v.template fill<THREADS>([&](int key, int col) { return load(tile.first_row + key, col); });
     __syncthreads();  // the tile is complete
 
-    constexpr int CHUNKS = V_N / 16;  // of a row
     const int64_t number = head_number() * workspace.kv_tiles + tile.first_row / V_N;
-    uint4* const out = workspace.v_transposed + number * ((HEAD_DIM + ONES) * CHUNKS);
-    for (int i = threadIdx.x; i < (HEAD_DIM + ONES) * CHUNKS; i += THREADS) {
-      constexpr uint32_t FOUR_ONES = 0x38383838;
-      uint4 chunk = make_uint4(FOUR_ONES, FOUR_ONES, FOUR_ONES, FOUR_ONES);
-      if (i / CHUNKS < HEAD_DIM) chunk = shared.v.load_words(i / CHUNKS, i % CHUNKS * 4);
-      store_16_bytes(&out[i], chunk);
-    }
+    store_tile_of_v<HEAD_DIM, THREADS>(shared.v,
+                                       workspace.v_transposed + number * ((HEAD_DIM + SUMS) * V_N / 16));
     return;
   }
   const int num_heads_of_tensor = tile.tensor == kQ ? params.num_heads_q : params.num_heads_kv;
@@ -164,9 +158,11 @@ __global__ void __launch_bounds__(THREADS)
 // ---- The attention kernel, which is v41's. Its O has the type of the call's tensors.
 
 // D, pipelines, warpgroups, keys of a tile, stages of K and V, turns.
+constexpr int BLOCK_N = 256;
 template <typename Output_, int HEAD_DIM>
 struct Config : PipelineConfig<HEAD_DIM, 1, 2, BLOCK_N, 2, 2, true> {
   using Output = Output_;
+  using Softmax = BytesOfP;
 };
 
 template <bool CAUSAL, typename C>
@@ -195,13 +191,10 @@ __global__ void __launch_bounds__(C::NUM_THREADS, 1)
 
 // ---- The host.
 
-// Of V^T: those of at least one tile of keys.
-int num_kv_tiles(int seqlen_kv) { return max(1, ceil_div(seqlen_kv, BLOCK_N)) * (BLOCK_N / V_N); }
-
 // Of a (batch, KV head): the CTAs of a row of the quantizer's grid.
 int tiles_of_kv_head(const auto& call) {
   const int group = call.num_heads_q / call.num_heads_kv;
-  return group * ceil_div(call.seqlen_q, TILE_ROWS) + 2 * num_kv_tiles(call.seqlen_kv);
+  return group * ceil_div(call.seqlen_q, TILE_ROWS) + 2 * num_v_tiles(call.seqlen_kv, BLOCK_N);
 }
 
 // Of each part of the workspace. All but the last are multiples of the 16 bytes that a tensor map wants.
@@ -212,7 +205,7 @@ Sizes sizes_of(const auto& call, int head_dim) {
   const size_t heads = size_t(call.batch) * call.num_heads_kv;
   return {.q = size_t(call.batch) * call.num_heads_q * call.seqlen_q * head_dim,
           .k = heads * call.seqlen_kv * head_dim,
-          .v = heads * num_kv_tiles(call.seqlen_kv) * V_N * (head_dim + ONES),
+          .v = heads * num_v_tiles(call.seqlen_kv, BLOCK_N) * V_N * (head_dim + SUMS),
           .descales = 3 * heads * sizeof(float),
           .maxima = heads * tiles_of_kv_head(call) * sizeof(uint32_t)};
 }
@@ -230,7 +223,7 @@ Workspace workspace_of(const auto& params) {
           .v_transposed = reinterpret_cast<uint4*>(v),
           .descales = reinterpret_cast<float*>(descales),
           .maxima = reinterpret_cast<uint32_t*>(descales + size.descales),
-          .kv_tiles = num_kv_tiles(params.seqlen_kv)};
+          .kv_tiles = num_v_tiles(params.seqlen_kv, BLOCK_N)};
 }
 
 // The call that the attention kernel computes. It writes O through its tensor map, and reads V through
@@ -268,18 +261,6 @@ AttentionParams<Fp8> quantized(const AttentionParams<Element>& params, const Wor
           .v_descale = descale(kV)};
 }
 
-// The map of V^T. Coordinates: (key of the tile, column, tile, head, batch).
-template <typename V>
-TensorMap make_v_map(const AttentionParams<Fp8>& params, const Workspace& workspace) {
-  const uint64_t tiles = uint64_t(workspace.kv_tiles), heads = uint64_t(params.num_heads_kv);
-  return encode_tensor_map({.base = workspace.v_transposed,
-                            .element_bytes = 1,
-                            .size = {V_N, V::ROWS, tiles, heads, uint64_t(params.batch)},
-                            .stride = {1, V_N, sizeof(V), tiles * sizeof(V), heads * tiles * sizeof(V)},
-                            .box = {V_N, V::ROWS, 1, 1, 1},
-                            .swizzle_bytes = V::SWIZZLE_BYTES});
-}
-
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 void launch_attention(const AttentionParams<Element>& given, Stream stream) {
   const Workspace workspace = workspace_of<HEAD_DIM>(given);
@@ -292,13 +273,15 @@ void launch_attention(const AttentionParams<Element>& given, Stream stream) {
   using C = Config<Element, HEAD_DIM>;
   const AttentionParams<Fp8> params = quantized<HEAD_DIM>(given, workspace);
   const int num_tiles = ceil_div(params.seqlen_q, C::BLOCK_M) * params.num_heads_q * params.batch;
-  launch_overlapping(attention_kernel<CAUSAL, C>, dim3(min(num_tiles, num_sms())), dim3(C::NUM_THREADS),
-                     sizeof(Storage<C>), stream, params,
-                     TensorMaps{.q = make_tensor_map<typename Storage<C>::Q>(params.q),
-                                .k = make_tensor_map<typename Storage<C>::K>(params.k),
-                                .v = make_v_map<typename Storage<C>::V>(params, workspace),
-                                .o = make_tensor_map<typename Storage<C>::O>(given.o)},
-                     tile_order<HEAD_DIM, CAUSAL>(params), num_tiles);
+  launch_overlapping(
+      attention_kernel<CAUSAL, C>, dim3(min(num_tiles, num_sms())), dim3(C::NUM_THREADS), sizeof(Storage<C>),
+      stream, params,
+      TensorMaps{.q = make_tensor_map<typename Storage<C>::Q>(params.q),
+                 .k = make_tensor_map<typename Storage<C>::K>(params.k),
+                 .v = make_v_map<typename Storage<C>::V>(workspace.v_transposed, workspace.kv_tiles,
+                                                         params.num_heads_kv, params.batch),
+                 .o = make_tensor_map<typename Storage<C>::O>(given.o)},
+      tile_order<HEAD_DIM, CAUSAL>(params), num_tiles);
 }
 
 constexpr StepInfo kStep = {

@@ -93,7 +93,7 @@ def attention(
             last key, bottom-right; PyTorch's is_causal aligns the first ones, its causal_lower_right does as
             here.
         scale: of the scores, positive. None: 1 / sqrt(head_dim). Scores are float32; where |scale · q·k| goes
-            beyond 2^26, or beyond 5,600 in float8_e4m3fn, a row may become Inf or NaN in every element, but not wrong
+            beyond 2^26, or beyond 5,500 in float8_e4m3fn, a row may become Inf or NaN in every element, but not wrong
             otherwise.
         kv_lengths: [batch], int32, contiguous, on the device of q. How many of its keys each batch has, from
             0 to seqlen_kv; what lies beyond is never used, even NaN. On the CPU the range is checked. On a

@@ -202,6 +202,21 @@ def test_where_a_base_is_beyond_fp16_o_is_nan():
     assert np.linalg.norm(found - exact) < 0.05 * np.linalg.norm(exact)
 
 
+# What these two have in FP16 are bytes of P, in units of 1/8 of an octave. A row has no base where its largest score is
+# far above 0, and none where all its scores are far below.
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("options", [{"fast": True}, {"quantize": True}], ids=str)
+def test_where_a_base_is_beyond_fp16_o_and_lse_are_nan(options, sign):
+    q, k, v = draw_qkv()
+    q[0, 2, 5, 1] = 14
+    k[0, 1, 12 if sign > 0 else slice(None), 1] = sign * 14  # scores of 11,000 in units of log2
+    if "quantize" in options:
+        q, k, v = (x.astype(np.float16) for x in (q, k, v))
+    o, lse = (np.asarray(x) for x in flashsteps.attention(q, k, v, scale=40.0, return_lse=True, **options))
+    assert np.isnan(o[0, 2, 5].astype(np.float32)).all() and np.isnan(lse[0, 2, 5])
+    assert np.isnan(o.astype(np.float32)).sum() == o.shape[-1] and np.isnan(lse).sum() == 1
+
+
 def test_a_step_that_approximates_takes_no_other_calls(framework):
     q, k, v = map(framework.array, draw_qkv())
     refused(ValueError, "step: v41_bytes_of_p approximates, and the call asks for exact results", q, k, v, step="v41_bytes_of_p")
