@@ -154,7 +154,9 @@ class TorchLab:
             return bits.view(dtype)
 
         scales = {name: view(name, self.torch.float32) for name in case.tensors if name.endswith("_descale")}
-        return Tensors(case.problem, *(view(name, self.dtypes[case.problem["dtype"]]) for name in "qkv"), scales)
+        of_q = case.problem["dtype"]
+        of_kv = of_q if case.problem.get("cache", "q") == "q" else case.problem["cache"]
+        return Tensors(case.problem, *(view(n, self.dtypes[of]) for n, of in zip("qkv", (of_q, of_kv, of_kv))), scales)
 
     def step(self, name: str, tensors: Tensors) -> Call:
         """As users of the Python module call it."""

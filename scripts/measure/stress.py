@@ -53,7 +53,7 @@ SOAK_PROBLEMS = 48
 GRAPHS = 4  # for each stream
 
 Problem = dict[str, Any]  # as records have it
-Outputs = tuple[Any, Any]  # o and lse
+Outputs = tuple[Any, ...]  # o, and lse if the problem wants it
 Ran = dict[str, Counter[str]]  # how many problems of each type, by step
 Worst = dict[tuple[str, str], float]  # the largest error of a type, of its gate, by the gate's name
 
@@ -113,7 +113,8 @@ def draw(
         "seed": rng.randrange(1, 1 << 31),
     }
     if rng.random() < 0.3:
-        problem["softmax_scale"] = float(f"{0.02 * 100 ** rng.random():.9g}")
+        largest = 0.5 if problem["inputs"] in OF_SCALES else 2  # scores in e4m3 end at 5,500
+        problem["softmax_scale"] = float(f"{0.02 * (largest / 0.02) ** rng.random():.9g}")
     if rng.random() < 0.2 or no_lse:
         problem["lse"] = "none"
     if fast:
@@ -233,7 +234,7 @@ class Soak:
 
         from measure.peers import TorchLab
 
-        self.torch, self.stress, self.attention = torch, stress, flashsteps.attention
+        self.torch, self.stress, self.flashsteps = torch, stress, flashsteps
         self.pytorch = TorchLab(torch, flashsteps, stress.lab)
         self.on_gpu = self.pytorch.device.type == "cuda"
         self.cases: list[Case] = []  # whose tensors are in use until the end
@@ -252,12 +253,20 @@ class Soak:
         lengths = p.get("lengths")
         if lengths is not None:
             lengths = torch.tensor(lengths, dtype=torch.int32, device=self.pytorch.device)
-        options = {"causal": p["causal"], "scale": p.get("softmax_scale"), "kv_lengths": lengths, "return_lse": True}
+        options = {"causal": p["causal"], "scale": p.get("softmax_scale"), "return_lse": p.get("lse") != "none"}
+        options |= {each: True for each in ("fast", "quantize") if p.get(each) == "yes"} | t.scales
+        of_o = torch.bfloat16 if p["dtype"] == "e4m3" else None
+        has_cache = p.get("cache", "q") != "q"  # a call to it takes the library's step, whatever `steps` says
 
         def job(step: str) -> Job:
             def call() -> Outputs:
-                self.pytorch.poison(t.q, math.nan)
-                return self.attention(t.q, t.k, t.v, step=step, **options)
+                self.pytorch.poison(t.q, math.nan, of_o)
+                if has_cache:
+                    q, *caches = (each.transpose(1, 2) for each in (t.q, t.k, t.v))
+                    outputs = self.flashsteps.attention_with_kvcache(q, *caches, cache_seqlens=lengths, **options)
+                else:
+                    outputs = self.flashsteps.attention(t.q, t.k, t.v, step=step, kv_lengths=lengths, **options)
+                return outputs if isinstance(outputs, tuple) else (outputs,)
 
             return Job(self.stress.again(p, step), call, call())
 
@@ -343,13 +352,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
     parser.add_argument("--problems", type=int, default=1000, help="how many each of these steps computes")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no other of these problems afterwards")
-    parser.add_argument("--fp8", action="store_true", help="problems in e4m3, for the steps that take it; no soak")
+    parser.add_argument("--fp8", action="store_true", help="problems in e4m3, for the steps that take it")
     parser.add_argument("--fast", action="store_true", help="with --fp8: the problems allow an approximation")
-    cache_help = "type of k and v; e4m3: for the steps that take such a cache, and no soak"
+    cache_help = "type of k and v; e4m3: for the steps that take such a cache"
     parser.add_argument("--cache", choices=("q", "e4m3"), default="q", help=cache_help)
-    quantize_help = "the problems are rounded to e4m3 by the step; no soak"
+    quantize_help = "the problems are rounded to e4m3 by the step"
     parser.add_argument("--quantize", action="store_true", help=quantize_help)
-    parser.add_argument("--no-lse", action="store_true", help="no problem wants a log-sum-exp; no soak")
+    parser.add_argument("--no-lse", action="store_true", help="no problem wants a log-sum-exp")
     parser.add_argument("--seed", type=int, default=1)
     processes_help = "so many side by side, each with all these problems, but drawn with SEED, SEED + 1 and so on"
     parser.add_argument("--processes", type=int, default=1, metavar="N", help=processes_help)
@@ -358,8 +367,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--hang", type=float, default=60, metavar="SECONDS", help="no progress for so long is a hang")
     add_option(parser)
     options = parser.parse_args(arguments)
-    if (options.fp8 or options.quantize or options.cache != "q" or options.no_lse) and options.soak:
-        parser.error("--soak: its calls are in fp16 and bf16, and want a log-sum-exp")
     if options.fp8 and options.cache != "q":
         parser.error("--fp8: K and V are in e4m3 then, as Q is")
     if options.fast and not options.fp8:
