@@ -247,6 +247,7 @@ struct Element {
 // What the rows that have a reference come to.
 struct Errors {
   double squares = 0, reference_squares = 0, rounding_squares = 0, quantization_squares = 0;
+  double worst_row = 0;          // as a part of its gate
   double naive_element = 0;      // the worst one of a naive implementation
   double along = 0, spread = 0;  // the error in the direction of the reference, and its variance
   double naive_along = 0;        // that of the naive implementation
@@ -287,7 +288,8 @@ void measure(const Problem& p, const Workload& w, const Outputs& outputs, const 
       relative(row_error, p.computed_dtype() == DType::kE4m3 ? std::max(row_norm, row_rounding) : row_norm);
   // Scores in FP16 may be off by more than what the gate has left for that, if they are large.
   const double of_scores = p.lse || p.may_approximate() ? 0 : row.cut_off;
-  const bool o_right = error <= (is_empty ? 0 : gate.row_nrmse + of_scores);
+  const double row_gate = is_empty ? 0 : gate.row_nrmse + of_scores;
+  const bool o_right = error <= row_gate;
   const double lse = p.lse ? outputs.lse_at(row.id) : row.lse;
   const bool lse_right = is_right_lse(lse, row.lse, row.cut_off, p);
   if (!is_empty) {
@@ -295,7 +297,7 @@ void measure(const Problem& p, const Workload& w, const Outputs& outputs, const 
     errors.reference_squares += row_norm;
     errors.rounding_squares += row_rounding;
     errors.quantization_squares += row.quantization;
-    keep_worst(v.worst_row_nrmse, error);
+    if (keep_worst(errors.worst_row, error / row_gate)) v.worst_row_nrmse = error, v.gate_row = row_gate;
     if (v.lse_max_abs) keep_worst(*v.lse_max_abs, std::abs(lse - row.lse));
     errors.largest_lse = std::max(errors.largest_lse, std::abs(row.lse));
     const double as_natural = lse * 0.6931471805599453;
@@ -390,6 +392,7 @@ Validation judge(const Workload& w, const std::vector<ReferenceRow>& reference, 
   const Gates gate = gates(p);
   Validation v;
   v.rows_checked = int64_t(reference.size());
+  v.gate_row = gate.row_nrmse;
   if (p.lse) v.lse_max_abs = 0;
 
   const Scan bad = scan(p, w, outputs);

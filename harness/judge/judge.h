@@ -13,8 +13,9 @@ namespace flashsteps {
 struct Validation {
   bool pass = false;
   std::string message;  // empty when it passes
-  double nrmse = 0, worst_row_nrmse = 0, max_abs = 0;
-  std::optional<double> lse_max_abs;  // where there is an lse
+  double nrmse = 0, max_abs = 0;
+  double worst_row_nrmse = 0, gate_row = 0;  // of the row whose error is the largest part of its gate
+  std::optional<double> lse_max_abs;         // where there is an lse
   // The worst element's error, in units of what roundings of P and O to the type may add up to there; at most
   // twice that of a naive implementation of the same type, and 1.
   double worst_element = 0, gate_element = 0;

@@ -34,7 +34,7 @@ json to_json(const Validation& v, const Problem& problem) {
                  {"nonfinite", v.nonfinite},
                  {"rows_checked", v.rows_checked},
                  {"gate_nrmse", g.nrmse},
-                 {"gate_row", g.row_nrmse},
+                 {"gate_row", v.gate_row},
                  {"runs_identical", v.runs_identical}};
   if (has_roundings(problem))
     record.update({{"worst_element", number(v.worst_element)}, {"gate_element", v.gate_element}});

@@ -253,7 +253,7 @@ nb::tuple judge(nb::handle python_framework, const nb::tuple& arrays, nb::handle
   if (found.lse_max_abs) figures["lse_max_abs"] = *found.lse_max_abs;
   if (found.quantization_nrmse) figures["quantization_nrmse"] = *found.quantization_nrmse;
   figures["gate_nrmse"] = gate.nrmse;
-  figures["gate_row"] = gate.row_nrmse;
+  figures["gate_row"] = found.gate_row;
   return nb::make_tuple(found.pass, found.message, label, figures);
 }
 
