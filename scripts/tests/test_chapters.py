@@ -131,6 +131,13 @@ def test_the_merge_example_is_computed():
     assert 2 * 8 + 8 * 4 + 4 * 2 + 32 * 1 == 88 and 2 + 8 + 4 + 32 == 46
 
 
+def test_the_table_of_scales_is_computed():
+    pytest.importorskip("ml_dtypes", reason="build/venv has it")
+    names: dict = {}
+    exec(compile(code_of("quantizers.md"), "docs/quantizers.md", "exec"), names)
+    assert "\n".join(names["table"]()) in page("quantizers.md")
+
+
 def test_the_skipped_tiles_are_counted():
     text = page("attention.md").replace("\n", " ")
     for seqlen, digits in (4096, 3), (512, 2):
