@@ -71,8 +71,10 @@ def check_validation(validation: dict[str, Any], problem: dict[str, Any], passed
     errors = []
     approximate = problem.get("fast") or problem.get("quantize")
     gates = FAST_GATES if approximate else GATES[problem["dtype"]]
+    # Without a log-sum-exp each row in e4m3 has a gate of its own, which depends on its scores.
+    has_row_gates = problem["dtype"] == "e4m3" and problem.get("lse") == "none" and not approximate
     for key, loosest in zip(("gate_nrmse", "gate_row"), gates):
-        if validation[key] > loosest:
+        if validation[key] > loosest and not (key == "gate_row" and has_row_gates):
             errors.append(f"{key}: is {validation[key]:g}, looser than {loosest:g} for {computed_dtype(problem)}")
     for key, gate, may_lack in (
         # Only where no row sees a key is there nothing to measure.

@@ -273,7 +273,7 @@ def test_s_p_and_o_leave_shared_memory_one_by_one(page):
             assert 0 <= counted["bytes"] - sum(part["bytes"] for part in layouts[step].values()) <= 1024, step
         told = page.says("storage")
         assert f"counts {math.floor(counted['wavefronts'] + 0.5):,} pass" in told
-        uses_wgmma = any(re.match('#include "common/.*(wgmma|bytes_of_p)', line) for line in story.sources.kernel_lines(step))
+        uses_wgmma = any(re.match('#include "common/.*(wgmma|fp16_scores|bytes_of_p)', line) for line in story.sources.kernel_lines(step))
         assert ("for wgmma" in told) == uses_wgmma
         page.press("storage", "step", "ArrowRight")
     page.click('#storage [data-choose="0"]', touch=True)
