@@ -59,7 +59,7 @@ import os
 import re
 import statistics
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 from draw import figure_style
 from records import profiles, rates, results
@@ -785,6 +785,12 @@ def place(request: Request) -> str:
     return text + (f" The main path goes on with {link(next_[0])}.\n" if next_ else "\n")
 
 
+def earlier_steps(step: str | None) -> Iterator[str]:
+    """The step that this one comes from, the one that that one comes from, and so on."""
+    while step and (step := sources.after(step)):
+        yield step
+
+
 def side_steps(request: Request) -> str:
     records = []
     for name in request.need("file").split(","):
@@ -798,8 +804,10 @@ def side_steps(request: Request) -> str:
         before = sources.after(step)
         for file, data in records:
             # A step that computes in FP8 alone may stand beside one in bf16: the one before it, or the run's only one.
+            # Or beside one that came earlier, where the one before takes no such problems.
             measured = dict.fromkeys(name for run in data["runs"] for name in steps_of(run))
-            others = [before, f"{before}:bf16", *(name for name in measured if name.endswith(":bf16"))]
+            in_bf16 = (name for name in measured if name.endswith(":bf16"))
+            others = [before, f"{before}:bf16", *in_bf16, *earlier_steps(before)]
             other = next((name for name in others if name in measured), before)
             # And one with K and V in FP8 beside one that has them in q's type.
             olds = [without_cache(data, run) if run["problem"].get("cache") else run for run in data["runs"]]

@@ -197,6 +197,14 @@ def test_tables_of_fp8_say_who_misses_a_gate_and_what_ran_in_bf16(repository: Re
     assert " × v01 in bf16](figures/results/peers.json) |" in written(repository, capsys, "side_steps file=peers.json")
 
 
+def test_a_side_step_may_stand_beside_an_earlier_one_than_the_one_before_it(repository: Repository, capsys):
+    repository.record("few.json", make_record(steps=["v01_scalar", "v03_wmma"], commit=repository.commit))
+    for step in STEPS:
+        repository.write(f"steps/{step}/README.md", "# Lesson\n\nThis step is for readers who wait.\n")
+    text = written(repository, capsys, "side_steps file=few.json")
+    assert "| wait | [4.00 × v01](figures/results/few.json) |" in text
+
+
 def test_a_side_step_may_stand_beside_another_one_in_bf16_than_the_one_before_it(repository: Repository, capsys):
     data = make_record(steps=["v01_scalar:bf16", "v03_wmma"], commit=repository.commit)
     data["runs"][0]["problem"]["dtype"] = "e4m3"
