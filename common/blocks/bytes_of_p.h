@@ -23,10 +23,6 @@ constexpr float MAX_BYTE = 126.0f;
 constexpr float WANTED_BYTE = 118.5f;
 constexpr uint32_t BYTES_OF_8 = 0x64086408;  // INTEGER + 8, twice
 
-// A score's factor is one of FP16's numbers, but not 0: 0 * -inf would make NaN of what is masked. It moves
-// no byte by more than 25,088 * 2^-24, of a sum of 128 products.
-constexpr float LEAST_FACTOR = 0x1p-24f;
-
 // The softmax of a lane's rows, acc_row() + r * 8. Scores are two to a register, of neighbouring columns: of
 // 8 columns first those of row 0, then those of row 1.
 struct BytesOfP {

