@@ -233,8 +233,9 @@ def problems(options: argparse.Namespace) -> Iterator[list[str]]:
     """The words of one problem after the other, in the order of flashsteps itself."""
     masks = ["--full"] if options.full or not options.causal else []
     masks += ["--causal"] if options.causal else []
+    allowed = ["--fast"] * options.fast + ["--no-lse"] * options.no_lse
     for shape, dtype, mask in itertools.product(options.shape or ["1,4,256,64"], options.dtype or ["fp16"], masks):
-        yield ["--shape", shape, "--dtype", dtype, mask]
+        yield ["--shape", shape, "--dtype", dtype, mask, *allowed]
 
 
 def complain(error: object) -> None:
@@ -247,9 +248,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("steps", nargs="*", metavar="STEP", help=steps_help)
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="the build folder")
     parser.add_argument("--shape", action="append", help="as flashsteps takes it, e.g. 4,32,4096,64 (repeatable)")
-    parser.add_argument("--dtype", action="append", help="element type: fp32, fp16 or bf16 (repeatable)")
+    parser.add_argument("--dtype", action="append", help="element type: fp32, fp16, bf16 or e4m3 (repeatable)")
     parser.add_argument("--causal", action="store_true", help="causal mask (with --full: both)")
     parser.add_argument("--full", action="store_true", help="no mask (the default)")
+    parser.add_argument("--fast", action="store_true", help="e4m3: steps may approximate")
+    parser.add_argument("--no-lse", action="store_true", help="no log-sum-exp is wanted")
     parser.add_argument("--json", type=writing.writable, metavar="FILE", help="write a record to this file")
     return parser.parse_intermixed_args(arguments)
 

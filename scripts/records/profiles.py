@@ -20,7 +20,8 @@ class Counter:
     name: str  # ours: in the terminal, in the record, and in a README's show=...
     unit: str  # "%": 0 to 100; all others are whole numbers
     meaning: str
-    source: str  # an ncu metric; @ an opcode, also with modifiers; = a sum or difference of other counters
+    # An ncu metric; @ opcodes, also with modifiers; = a sum or difference of other counters.
+    source: str
 
     @property
     def is_metric(self) -> bool:
@@ -48,7 +49,7 @@ COUNTERS = (
             "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_active"),
     Counter("instructions", "", "warp instructions", "inst_executed"),
     Counter("mma", "", "tensor products m16n8k16 (a wmma of 16x16x16 is two)", "@HMMA.16816"),
-    Counter("wgmma", "", "tensor products of a warpgroup, once per warp", "@HGMMA"),
+    Counter("wgmma", "", "tensor products of a warpgroup, once per warp", "@HGMMA|QGMMA"),
     Counter("ldmatrix", "", "ldmatrix (an fp16 wmma load from shared memory is one)", "@LDSM"),
     Counter("ffma", "", "FP32 multiply-adds", "@FFMA"),
     Counter("fmul", "", "FP32 multiplies", "@FMUL"),
@@ -128,7 +129,8 @@ def values(metrics: dict[str, float], opcodes: dict[str, int]) -> dict[str, floa
     for counter in COUNTERS:
         kind, rest = counter.source[0], counter.source[1:]
         if kind == "@":  # HMMA.16816 takes in HMMA.16816.F32, but FFMA not FFMA2
-            found[counter.name] = sum(n for op, n in opcodes.items() if f"{op}.".startswith(f"{rest}."))
+            wanted = tuple(f"{opcode}." for opcode in rest.split("|"))
+            found[counter.name] = sum(n for op, n in opcodes.items() if f"{op}.".startswith(wanted))
         elif kind == "=":
             first, sign, second = re.split(r"([+-])", rest)
             if first in found and second in found:

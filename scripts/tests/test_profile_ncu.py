@@ -149,6 +149,17 @@ def test_a_profile_is_printed_and_recorded(machine: Machine, capsys):
     assert "check --backend cuda --shape 1,4,256,64 --dtype fp16 --full --json" in command
 
 
+def test_what_a_call_in_fp8_allows_reaches_the_step(machine: Machine, capsys):
+    machine.main(capsys, "v02", "--dtype", "e4m3", "--fast", "--no-lse")
+    assert "--dtype e4m3 --full --fast --no-lse --json" in " ".join(machine.commands[0])
+
+
+def test_products_of_a_warpgroup_are_counted_in_each_type():
+    opcodes = {"HGMMA.64x128x16.F32": 3, "QGMMA.64x128x32.F32.E4M3.E4M3": 4, "HMMA.16816.F32": 8}
+    counted = profiles.values({}, opcodes)
+    assert (counted["wgmma"], counted["mma"]) == (7, 8)
+
+
 # A second kernel of the same call, as ncu's next row.
 MERGE = """\
 "1","3423","void merge_kernel<__half, 64>(AttentionParams<T1>)","(32, 1, 1)","1,000","240","30 (0x7fa8b57a0000: 30)",\
