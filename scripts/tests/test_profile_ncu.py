@@ -254,7 +254,7 @@ CASES = [
     ("command", "run", "'command' was unexpected"),
     ("provenance.method.clocks", "locked", "provenance.method.clocks: 'not locked' was expected"),
     ("provenance.device.driver", ABSENT, "provenance.device: 'driver' is a required property"),
-    ("runs.0.problem.lse", "none", 'lse: is "none", must be absent: everybody has the problems of a profile'),
+    ("runs.0.problem.page_size", 16, "page_size: is 16, must be absent: everybody has the problems of a profile"),
     (STEP + "step", "v01_scalar", "runs[0].steps: v01_scalar appears twice"),
     (STEP + "status", "skip", "metrics: is ..., must be absent: the step was skipped"),
     (STEP + "status", "skip", 'message: is "", must be a text'),
