@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <string>
 #include <vector>
 
 #include "common/emulator/core.h"
@@ -37,7 +38,7 @@ struct Product {
   SmemOperand a, b;
   Location at = {};
   Site site = 0;
-  unsigned group = 0;             // how many groups its warp had committed before it
+  unsigned group = 0;            // how many groups its warp had committed before it
   SharedRaces::Time issued = 0;  // only with the race detector
   bool done = false;
 
@@ -45,7 +46,12 @@ struct Product {
 };
 
 // The four warps of a warpgroup execute the same instructions, but need not do so at the same time. Each
-// warp's products are carried out in order: when they are issued, when it waits for them, or in between.
+// warp's products are carried out in order: when they are issued, when a warp waits for them, or in between.
+//
+// A wgmma is the warpgroup's, and so is the group that it is in: a wait of one warp returns when all four
+// have executed the group's wgmmas, and all of their parts are complete. So the hardware does
+// ("warpgroup_wait, after a late warp" in conformance_sm90a.cu), and in PTX's words wgmma.commit_group
+// "creates a new wgmma-group per warpgroup".
 //
 // Registers are variables on a thread's stack. From its first wgmma on, a thread's accesses to its stack are
 // looked at: to registers in use they are a bug, others are remembered until the next fence.
@@ -57,7 +63,10 @@ class AsyncProducts {
   void fence(Location at);
   void issue(Product product, uint64_t a, uint64_t b);
   void commit(Location at);
-  void wait(unsigned pending_groups, Location at);
+  // The warp goes on when has_waited(); until then its threads are in State::kWgmmas.
+  void begin_wait(unsigned pending_groups, Location at);
+  bool has_waited(int warp) const { return !warps_[size_t(warp)].waits; }
+  std::string describe_wait(const Fiber& fiber) const;
 
   // By the running thread, which has executed one of the above: a plain access to its stack.
   void register_access(uintptr_t address, size_t bytes, bool write, Site site);
@@ -82,9 +91,13 @@ class AsyncProducts {
     std::array<size_t, kWarpsPerGroup> next = {};
   };
   struct Warp {
-    std::vector<Product> products;  // under way, the oldest first
-    unsigned committed = 0;         // groups
+    std::vector<Product> products;             // that it has not waited for, the oldest first
+    unsigned committed = 0;                    // groups
+    std::vector<SharedRaces::Time> issued_by;  // each of them the latest product then
     bool fenced = false;
+    bool waits = false;
+    unsigned wanted = 0;  // so many groups must be complete
+    Location at = {};     // of that wait
   };
   struct InUse {
     uintptr_t begin, end;
@@ -111,6 +124,8 @@ class AsyncProducts {
 
   Lane& lane_of(const Fiber& who) { return lanes_[size_t(who.warp * kWarpSize + who.lane)]; }
   void meet(const Instruction& instruction);
+  void end_waits(int group);
+  void end_wait(int warp);
   void check_nobody_missing(int group_index) const;
   void use_registers(const Product& product, int lane, const void* begin, size_t bytes, bool accumulator);
   void finish(Product& product);

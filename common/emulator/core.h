@@ -34,6 +34,7 @@ enum class State : uint8_t {
   kMbarrier,    // waits for a phase of an mbarrier
   kCluster,     // waits for other threads of its cluster
   kRegisters,   // waits for registers, which another warp must give back
+  kWgmmas,      // waits for the other warps of its warpgroup to execute the same wgmmas
   kLogFull,     // waits until the other lanes' accesses are known, so that its log can be emptied
   kExited,
 };
@@ -296,10 +297,19 @@ extern constinit thread_local Fiber* self EMULATOR_FAST_TLS;
 // The one that the thread is part of: the current one, or another of its cluster.
 Cta& cta_of(const Fiber& fiber);
 
+// Has the running thread written what another lane of its warp has written, too? The race detector asks it
+// when the value is there, which is where the thread next comes.
+extern constinit thread_local bool has_doubtful_write EMULATOR_FAST_TLS;
+void settle_doubtful_write();
+
 // Lives while a kernel's thread runs the emulator's own code, which no hook must look at. Does not nest.
 class InRuntime {
  public:
-  InRuntime() { windows.stack = kEverything; }
+  InRuntime() {
+    windows.stack = kEverything;
+    if (has_doubtful_write) [[unlikely]]
+      settle_doubtful_write();
+  }
   ~InRuntime() {
     windows.stack = self->registers_watched ? Window() : Window(uintptr_t(self->context.stack), kStackBytes);
   }

@@ -122,7 +122,7 @@ enum class Bug {
   kBadMask,            // a lane takes part in a warp-wide operation whose mask leaves it out
   kBadShuffle,         // an impossible width
   kBadBarrier,         // impossible barrier number or thread count, or two kinds of barrier in one
-  kTrap,               // __trap()
+  kTrap,               // __trap(), or an integer divided by zero, of which CUDA leaves the result undefined
   kLaunch,             // a launch that CUDA would refuse
   kBadMbarrier,        // an mbarrier that is none, was overwritten, or gets more arrivals than it counts
   kBadExpectTx,        // copies bring more bytes to an mbarrier than were announced

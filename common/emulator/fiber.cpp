@@ -172,24 +172,30 @@ void Stacks::reserve(int count) {
   }
 }
 
-// ---- Stacks that overflow
+// ---- What the host's processor stops at
 
 namespace {
 
-struct sigaction before;
-constinit thread_local uintptr_t pc_of_overflow = 0;
+struct sigaction before_segv, before_fpe;
+constinit thread_local uintptr_t stopped_at = 0;
 
 // On the fiber's own stack, from its top: nobody will need what is there.
 [[noreturn]] void report_overflow() {
   fail(Bug::kGlobalOutOfBounds, *self)
       << "the thread needs more than its stack of " << (kStackBytes >> 10) << " KiB, at "
-      << describe(pc_of_overflow)
-      << ". Does a function call itself too often, or are local variables too large?";
+      << describe(stopped_at) << ". Does a function call itself too often, or are local variables too large?";
+}
+
+[[noreturn]] void report_division() {
+  fail(Bug::kTrap, *self) << "an integer is divided by zero, or the least one by -1, at "
+                          << describe(stopped_at) << ". On a GPU the quotient is undefined";
 }
 
 void handle(int number, siginfo_t* info, void* opaque) {
   const uintptr_t stack = self == nullptr ? 0 : uintptr_t(self->context.stack);
-  if (stack - uintptr_t(info->si_addr) - 1 < kStackGuardBytes) {
+  const bool overflow = number == SIGSEGV && stack - uintptr_t(info->si_addr) - 1 < kStackGuardBytes;
+  const bool division = number == SIGFPE && info->si_code == FPE_INTDIV && in_kernel();
+  if (overflow || division) {
     auto& machine = static_cast<ucontext_t*>(opaque)->uc_mcontext;
     const uintptr_t top = stack + kStackBytes - kPoisonedBytes;  // aligned
 #if defined(__x86_64__)
@@ -199,10 +205,11 @@ void handle(int number, siginfo_t* info, void* opaque) {
     auto& pc = machine.pc;
     machine.sp = top;
 #endif
-    pc_of_overflow = uintptr_t(pc) + 1;  // as a return address
-    pc = decltype(+pc)(uintptr_t(&report_overflow));
+    stopped_at = uintptr_t(pc) + 1;  // as a return address
+    pc = decltype(+pc)(uintptr_t(overflow ? &report_overflow : &report_division));
     return;
   }
+  const struct sigaction& before = number == SIGSEGV ? before_segv : before_fpe;
   if ((before.sa_flags & SA_SIGINFO) != 0) {
     before.sa_sigaction(number, info, opaque);
   } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
@@ -214,15 +221,19 @@ void handle(int number, siginfo_t* info, void* opaque) {
 
 }  // namespace
 
-OverflowHandler::OverflowHandler() {
+FaultHandler::FaultHandler() {
   struct sigaction mine = {};
   mine.sa_sigaction = handle;
   mine.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&mine.sa_mask);
-  sigaction(SIGSEGV, &mine, &before);
+  sigaction(SIGSEGV, &mine, &before_segv);
+  sigaction(SIGFPE, &mine, &before_fpe);
 }
 
-OverflowHandler::~OverflowHandler() { sigaction(SIGSEGV, &before, nullptr); }
+FaultHandler::~FaultHandler() {
+  sigaction(SIGSEGV, &before_segv, nullptr);
+  sigaction(SIGFPE, &before_fpe, nullptr);
+}
 
 SignalStack::SignalStack() : memory_(64 << 10) {
   const stack_t mine = {.ss_sp = memory_.data(), .ss_flags = 0, .ss_size = memory_.size()};

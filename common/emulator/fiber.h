@@ -52,17 +52,17 @@ class Stacks {
   int count_ = 0;
 };
 
-// ---- Stacks that overflow. A kernel's thread that needs more than its stack, by a function that calls
-// itself without end or by large local variables, touches the guard below it. That is a report, and no end of
-// the program.
+// ---- What the host's processor stops at. A kernel's thread that needs more than its stack, by a function
+// that calls itself without end or by large local variables, touches the guard below it. And x86 stops at an
+// integer that is divided by zero. These are reports, and no end of the program.
 
-// Lives during a launch. Whoever handled SIGSEGV before still gets what is not the emulator's.
-class OverflowHandler {
+// Lives during a launch. Whoever handled these signals before still gets what is not the emulator's.
+class FaultHandler {
  public:
-  OverflowHandler();
-  ~OverflowHandler();
-  OverflowHandler(const OverflowHandler&) = delete;
-  OverflowHandler& operator=(const OverflowHandler&) = delete;
+  FaultHandler();
+  ~FaultHandler();
+  FaultHandler(const FaultHandler&) = delete;
+  FaultHandler& operator=(const FaultHandler&) = delete;
 };
 
 // Lives on a host thread while it runs kernels: a handler cannot run on a stack that is full.

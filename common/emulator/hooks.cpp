@@ -15,7 +15,7 @@
 namespace emulator {
 namespace {
 
-enum class Kind { kPlain, kVolatile };
+enum class Kind { kPlain, kPartOfRange, kVolatile };
 
 void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
   cta->launch->global_races->access(address, bytes, write, site);
@@ -30,7 +30,7 @@ void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
   }
   const bool in_smem = address - uintptr_t(cta->smem) < kMaxSmemBytes;
   // Filled for the race detector only, and empty at the start of every CTA.
-  if (!write && !in_smem && kind == Kind::kPlain && cta->recent_reads.has(address, bytes)) return;
+  if (!write && !in_smem && kind != Kind::kVolatile && cta->recent_reads.has(address, bytes)) return;
   const InRuntime in_runtime;
   const Space space = check_access(address, bytes, write, {.pc = pc});
   if (kind == Kind::kVolatile) {
@@ -50,7 +50,7 @@ void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
   log_access({address, site_of(pc), uint8_t(bytes), shared, write});
   if (!options.race_detector) return;
   if (shared) {
-    cta->races->shared_access(*self, address, bytes, write, site_of(pc));
+    cta->races->shared_access(*self, address, bytes, write, site_of(pc), kind == Kind::kPlain);
   } else {
     global_access(address, bytes, write, site_of(pc));
   }
@@ -83,7 +83,7 @@ void access_range(const void* pointer, size_t bytes, bool write, void* pc) {
   uintptr_t address = uintptr_t(pointer);
   while (bytes > 0) {
     const size_t piece = bytes < 16 ? bytes : 16;
-    if (!is_known_good(address)) look_closer(address, piece, write, uintptr_t(pc), Kind::kPlain);
+    if (!is_known_good(address)) look_closer(address, piece, write, uintptr_t(pc), Kind::kPartOfRange);
     address += piece;
     bytes -= piece;
   }

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <sstream>
 
+#include "common/emulator/async_products.h"
 #include "common/emulator/cluster_state.h"
 #include "common/emulator/core.h"
 #include "common/emulator/mbarrier_table.h"
@@ -183,6 +184,8 @@ std::string describe_wait(const Fiber& fiber) {
             " threads have arrived";
   } else if (fiber.state == State::kMbarrier) {
     return cta->mbarriers->describe_wait(fiber);
+  } else if (fiber.state == State::kWgmmas) {
+    return cta->products->describe_wait(fiber);
   } else if (fiber.state == State::kRegisters) {
     return cta->registers->describe_wait(fiber);
   } else if (fiber.state == State::kCluster) {

@@ -41,6 +41,7 @@ constinit thread_local unsigned char* smem EMULATOR_FAST_TLS = nullptr;
 
 constinit thread_local Cta* cta EMULATOR_FAST_TLS = nullptr;
 constinit thread_local Fiber* self EMULATOR_FAST_TLS = nullptr;
+constinit thread_local bool has_doubtful_write EMULATOR_FAST_TLS = false;
 
 Options& options() {
   static Options the_options;
@@ -262,6 +263,7 @@ void fiber_main() {
   void* const arguments = __builtin_alloca_with_align(bytes, kAlignment * CHAR_BIT);
   cta->launch->body(std::memcpy(arguments, cta->launch->arguments, bytes));
   windows.stack = kEverything;
+  if (has_doubtful_write) settle_doubtful_write();
   abandon_if_cancelled();
   stop(me, State::kExited);
   cta->warps[size_t(me.warp)].exited |= 1u << me.lane;
@@ -343,6 +345,7 @@ void run_cluster(Cluster& cluster, uint64_t first) {
   cluster.report.reset();
   cluster.barrier.start(int(cluster.ctas.size()) * cluster.ctas[0]->num_threads);
   for (Cta* c : cluster.ctas) start_cta(*c, first + uint64_t(c->rank));
+  has_doubtful_write = false;  // of a CTA that was given up
   make_current(*cluster.ctas[0]);
   Fiber* fiber = pick();
   enter(*fiber);
@@ -615,7 +618,7 @@ void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void
          size_t argument_bytes, int cluster_size, bool overlaps) {
   const std::lock_guard lock(launch_mutex);
   const DefaultArithmetic arithmetic;
-  const OverflowHandler overflow_handler;
+  const FaultHandler fault_handler;
   Launch launch{grid,           block,        smem_bytes, body,           arguments,
                 argument_bytes, cluster_size, overlaps,   global_memory()};
   std::optional<GlobalRaces> global_races;

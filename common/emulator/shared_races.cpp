@@ -446,7 +446,11 @@ inline void SharedRaces::access_cell(Cell& cell, uintptr_t address, const Fiber&
                                      Epoch now, bool write) {
   // Whatever could be unordered with this access was reported when its first twin was checked.
   if (same_time(cell.write, now) || (!write && includes(cell.reads[0], now))) return;
-  if (!happened_before(cell.write, who, known)) report(who, address, cell.write, true, now, write);
+  if (!happened_before(cell.write, who, known)) {
+    if (!written_next_ || !is_write_of_lane(cell.write, who.warp))
+      report(who, address, cell.write, true, now, write);
+    doubtful_.earlier = cell.write;
+  }
   if (write) {
     for (const Epoch read : cell.reads) {
       if (!happened_before(read, who, known)) report(who, address, read, false, now, write);
@@ -487,9 +491,32 @@ void SharedRaces::access_blocks(const Fiber& who, uintptr_t address, size_t byte
   });
 }
 
-void SharedRaces::shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site) {
+void SharedRaces::shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site,
+                                bool written_next) {
   if (write && !store_sources_.empty()) check_store_sources(who, address, bytes, site);
-  access(who, address, bytes, write, thread_epoch(times_[who.warp], who, site));
+  const Epoch now = thread_epoch(times_[who.warp], who, site);
+  written_next_ = write && written_next;
+  doubtful_.earlier = 0;
+  access(who, address, bytes, write, now);
+  written_next_ = false;
+  if (doubtful_.earlier == 0) [[likely]]
+    return;
+  doubtful_.address = address;
+  doubtful_.bytes = bytes;
+  doubtful_.now = now;
+  std::memcpy(doubtful_.before, reinterpret_cast<const void*>(address), bytes);
+  has_doubtful_write = true;
+}
+
+void SharedRaces::settle_doubtful_write() {
+  const DoubtfulWrite& its = doubtful_;
+  if (std::memcmp(its.before, reinterpret_cast<const void*>(its.address), its.bytes) == 0) return;
+  report(*self, its.address, its.earlier, true, its.now, true);
+}
+
+void settle_doubtful_write() {
+  has_doubtful_write = false;
+  cta->races->settle_doubtful_write();
 }
 
 void SharedRaces::warp_read_begins(const Fiber& who, uintptr_t address, Site site) {
@@ -634,11 +661,10 @@ void SharedRaces::product_reads(int warp, Time issued, uintptr_t address, Site s
   });
 }
 
-void SharedRaces::product_waited(int warp, Time issued) {
-  warps_[warp].happened.products[warp] = issued;
-  for (const int lane : Bits{own_[warp]}) {
-    lanes_[size_t(warp * kWarpSize + lane)].happened.products[warp] = issued;
-  }
+void SharedRaces::product_waited(int warp, int of, Time issued) {
+  const auto note = [&](Clock& clock) { clock.products[of] = std::max(clock.products[of], issued); };
+  note(warps_[warp].happened);
+  for (const int lane : Bits{own_[warp]}) note(lanes_[size_t(warp * kWarpSize + lane)].happened);
 }
 
 // ---- reports

@@ -21,6 +21,8 @@
 // wait for it with cluster scope. Copies, arrivals and stores reach into another CTA's memory, where the
 // stores of each warp have times of their own.
 //
+// Lanes of a warp may write the same value to the same place: it does not matter whose write is the last.
+//
 // It errs on the side of silence: __syncwarp of some lanes counts for the whole warp; when several lanes of a
 // warp let others know at different times, the latest counts for each; of several concurrent readers two are
 // remembered; atomics and volatile accesses are not looked at.
@@ -42,7 +44,11 @@ class SharedRaces {
 
   void start_launch();
   void start_cta();
-  void shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site);
+  // written_next: a write of plain code, so that the value is there when the thread next comes to the
+  // emulator.
+  void shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site,
+                     bool written_next = false);
+  void settle_doubtful_write();  // see core.h
   // A block that a whole warp reads together. A thread that overwrites it must have heard from all of the
   // warp's lanes. The lane that hands in the address must know what is in the block when that lane comes, and
   // the lanes that receive it must know when all have come.
@@ -102,7 +108,8 @@ class SharedRaces {
   // may not write these 16 bytes. Returns when it was issued.
   Time product_issued(int warp);
   void product_reads(int warp, Time issued, uintptr_t address, Site site);
-  void product_waited(int warp, Time issued);  // and all earlier ones
+  Time latest_product(int warp) const { return products_[size_t(warp)]; }
+  void product_waited(int warp, int of, Time issued);  // of a warp of its warpgroup, and all earlier ones
 
   // The epoch of the write that all of these 16 bytes hold; zero if this CTA has not written them, or not all
   // of them with the same write.
@@ -164,6 +171,9 @@ class SharedRaces {
   // By the warp as a whole. If it writes there again, that is silently taken to be by the same lanes.
   static bool is_write_of_warp(Epoch write, int warp) {
     return is_whole_warp(write) && !is_copy(write) && !is_on_way(write) && warp_of(write) == warp;
+  }
+  static bool is_write_of_lane(Epoch write, int warp) {
+    return !is_whole_warp(write) && !is_copy(write) && warp_of(write) == warp;
   }
   // By the same thread, warp or mbarrier as well.
   static bool same_time(Epoch a, Epoch b) { return (a >> kWhoShift) == (b >> kWhoShift); }
@@ -234,6 +244,13 @@ class SharedRaces {
     Time time_there = 0;    // the same, of its own times
     Epoch last[kWarpSize];  // write of each lane
   };
+  // Of a lane, to where another lane of its warp has written.
+  struct DoubtfulWrite {
+    uintptr_t address;
+    size_t bytes;
+    unsigned char before[16];  // what the other lane has written
+    Epoch earlier, now;
+  };
   struct StoreSource {
     uintptr_t begin;
     size_t bytes;
@@ -291,6 +308,8 @@ class SharedRaces {
   std::array<Epoch, kMaxWarps> known_ = {};  // the last that all lanes of a warp turned out to know
   std::array<Knowledge, kNumBarriers> barriers_;
   std::vector<Mbarrier> mbarriers_;
+  bool written_next_ = false;    // of the access that is looked at
+  DoubtfulWrite doubtful_ = {};  // while has_doubtful_write
   std::vector<StoreSource> store_sources_;
   std::vector<Site> store_sites_;  // of bulk stores: their reads are the copy engine's own
   Shadow dynamic_shared_, static_shared_;

@@ -1,6 +1,7 @@
 #include "common/emulator/wgmma.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <string>
 
@@ -290,9 +291,8 @@ void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
   meet({a_in_smem ? "wgmma (SS)" : "wgmma (RS)",
         product.at,
         {a, b,
-         uint64_t(product.num_acc) << 6 |
-             unsigned(int(kind.type) << 4 | kind.fp16_sums << 3 | kind.a_mn << 2 | kind.b_mn << 1 |
-                      kind.scale_d)}});
+         uint64_t(product.num_acc) << 6 | unsigned(int(kind.type) << 4 | kind.fp16_sums << 3 |
+                                                   kind.a_mn << 2 | kind.b_mn << 1 | kind.scale_d)}});
   product.warp = warp;
   product.group = its.committed;
   if (!its.fenced) {
@@ -431,25 +431,68 @@ void AsyncProducts::finish_some() {
 
 void AsyncProducts::commit(Location at) {
   meet({"wgmma.commit_group", at, {}});
-  ++warps_[size_t(cta->running_warp)].committed;
+  const int warp = cta->running_warp;
+  Warp& its = warps_[size_t(warp)];
+  ++its.committed;
+  its.issued_by.push_back(cta->races->latest_product(warp));
+  end_waits(warp / kWarpsPerGroup);
 }
 
-void AsyncProducts::wait(unsigned pending_groups, Location at) {
+void AsyncProducts::begin_wait(unsigned pending_groups, Location at) {
   meet({"wgmma.wait_group", at, {}});
   const int warp = cta->running_warp;
   Warp& its = warps_[size_t(warp)];
-  const unsigned groups = its.committed > pending_groups ? its.committed - pending_groups : 0;
-  if (cta->tracer != nullptr) cta->tracer->products_waited(warp, groups, at);
-  size_t count = 0;
-  for (; count < its.products.size() && its.products[count].group < groups; ++count)
-    finish(its.products[count]);
-  if (count == 0) return;
-  if (cta->options.race_detector) cta->races->product_waited(warp, its.products[count - 1].issued);
-  its.products.erase(its.products.begin(), its.products.begin() + std::ptrdiff_t(count));
+  its.waits = true;
+  its.wanted = its.committed > pending_groups ? its.committed - pending_groups : 0;
+  its.at = at;
+  end_waits(warp / kWarpsPerGroup);
+  if (its.waits) check_nobody_missing(warp / kWarpsPerGroup);
+}
+
+// Of those warps of a warpgroup whose groups all four have committed.
+void AsyncProducts::end_waits(int group) {
+  const int first = group * kWarpsPerGroup, end = first + kWarpsPerGroup;
+  unsigned committed = UINT_MAX;  // by all
+  for (int warp = first; warp < end; ++warp) committed = std::min(committed, warps_[size_t(warp)].committed);
+  for (int warp = first; warp < end; ++warp) {
+    if (warps_[size_t(warp)].waits && warps_[size_t(warp)].wanted <= committed) end_wait(warp);
+  }
+}
+
+void AsyncProducts::end_wait(int warp) {
+  Warp& its = warps_[size_t(warp)];
+  its.waits = false;
+  if (cta->tracer != nullptr) cta->tracer->products_waited(warp, its.wanted, its.at);
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    Fiber& fiber = cta->fiber(warp, lane);
+    if (fiber.state == State::kWgmmas) wake(fiber);
+  }
+  if (its.products.empty() || its.products.front().group >= its.wanted) return;
+  const int first = warp / kWarpsPerGroup * kWarpsPerGroup;
+  for (int other = first; other < first + kWarpsPerGroup; ++other) {
+    for (Product& product : warps_[size_t(other)].products) {
+      if (product.group < its.wanted) finish(product);
+    }
+    if (cta->options.race_detector)
+      cta->races->product_waited(warp, other, warps_[size_t(other)].issued_by[its.wanted - 1]);
+  }
+  std::erase_if(its.products, [&](const Product& product) { return product.group < its.wanted; });
   for (int lane = 0; lane < kWarpSize; ++lane) {
     std::erase_if(lane_of(cta->fiber(warp, lane)).in_use,
-                  [&](const InUse& use) { return use.group < groups; });
+                  [&](const InUse& use) { return use.group < its.wanted; });
   }
+}
+
+std::string AsyncProducts::describe_wait(const Fiber& fiber) const {
+  const int first = fiber.warp / kWarpsPerGroup * kWarpsPerGroup;
+  std::string text = std::string(fiber.op) + " at " + describe(fiber.at) + " for the same wgmmas of";
+  const char* separator = " warp ";
+  for (int warp = first; warp < first + kWarpsPerGroup; ++warp) {
+    if (warps_[size_t(warp)].committed >= warps_[size_t(fiber.warp)].wanted) continue;
+    text += separator + std::to_string(warp);
+    separator = ", ";
+  }
+  return text;
 }
 
 void AsyncProducts::check_exit(const Fiber& who) {
@@ -515,9 +558,12 @@ void wgmma(void* acc, int num_acc, const uint32_t* a_registers, uint64_t a, uint
 void wgmma_wait(int pending, Location at) {
   const Execute execute = [](void* const* groups, unsigned lanes) {
     check_aligned(lanes);
-    cta->products->wait(unsigned(*static_cast<const int*>(groups[0])), cta->fiber(cta->running_warp, 0).at);
+    cta->products->begin_wait(unsigned(*static_cast<const int*>(groups[0])),
+                              cta->fiber(cta->running_warp, 0).at);
   };
   collective("wgmma.wait_group", 0xffffffff, &pending, execute, at);
+  const InRuntime in_runtime;
+  while (!cta->products->has_waited(self->warp)) park(State::kWgmmas);
 }
 
 uint32_t shared_window_address(const void* tile, bool in_cluster, Location at) {
@@ -558,4 +604,4 @@ void warpgroup_commit_batch(Location at) {
   collective("wgmma.commit_group", 0xffffffff, nullptr, execute, at);
 }
 
-}  // namespace flashsteps::on_emulator
+}  // namespace flashsteps::inline on_emulator

@@ -35,6 +35,20 @@ __global__ void missing_syncwarp(float* out) {
   out[threadIdx.x] = tile[threadIdx.x ^ 1];
 }
 
+LINES_OF(lanes_write_the_same);
+__global__ void lanes_write_the_same(float* out, int other_lane, int other_warp) {
+  float* tile = shared_array<float>();
+  const int warp = threadIdx.x / 32;
+  if (warp == 0 || warp == other_warp) tile[0] = int(threadIdx.x) == other_lane ? 8.0f : 7.0f;
+  __syncthreads();
+  out[threadIdx.x] = tile[0];
+}
+
+LINES_OF(divided_by_zero);
+__global__ void divided_by_zero(float* out, int divisor) {
+  out[0] = float(int(threadIdx.x) / divisor);
+}
+
 LINES_OF(refill_without_barrier);
 __global__ void refill_without_barrier(float* out) {
   float* tile = shared_array<float>();
@@ -278,6 +292,34 @@ TEST_CASE("races between lanes of one warp need no luck either", "[bugs]") {
   check_report(report_of_kernel(missing_syncwarp, 32), Bug::kRace, missing_syncwarp_line, {3, 4},
                {"__syncwarp"});
 }
+
+TEST_CASE("lanes of a warp may write the same value to one place", "[bugs]") {
+  in_all_orders(5, [] {
+    Buffer<float> out(64);
+    const auto run = [&](int other_lane, int other_warp) {
+      launch(lanes_write_the_same, 1, 64, 1024, nullptr, out.get(), other_lane, other_warp);
+    };
+    CHECK_NOTHROW(run(-1, 0));
+    CHECK(out.get()[63] == 7.0f);
+    check_report(report_of([&] { run(5, 0); }), Bug::kRace, lanes_write_the_same_line, {4},
+                 {"is not ordered after the write", "Is a __syncwarp()"});
+    check_report(report_of([&] { run(-1, 1); }), Bug::kRace, lanes_write_the_same_line, {4},
+                 {"is not ordered after the write", "Is a barrier"});
+  });
+}
+
+#ifdef __x86_64__  // others divide by zero without a stop
+TEST_CASE("a division by zero ends the launch, and not the program", "[bugs]") {
+  fresh_options();
+  Buffer<float> out(1);
+  for (int round = 0; round < 2; ++round) {
+    check_report(report_of([&] { launch(divided_by_zero, 1, 32, 0, nullptr, out.get(), 0); }), Bug::kTrap,
+                 divided_by_zero_line, {2}, {"an integer is divided by zero"});
+  }
+  launch(divided_by_zero, 1, 1, 0, nullptr, out.get(), 3);
+  CHECK(out.get()[0] == 0.0f);
+}
+#endif
 
 TEST_CASE("neighbouring 2-byte elements are told apart", "[bugs]") {
   fresh_options().race_detector = true;

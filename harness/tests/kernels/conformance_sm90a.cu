@@ -238,6 +238,41 @@ struct Product {
   };
 };
 
+// ---- One warp of a warpgroup comes late. When the others' wait returns, has it come?
+struct LateStorage {
+  SwizzledTile<__half, 64, 64, 128> a, b;
+  int latest;
+};
+
+__global__ void wait_for_the_late_warp(const uint32_t* in, uint32_t* out) {
+  auto& shared = *reinterpret_cast<LateStorage*>(smem);
+  volatile int& latest = shared.latest;
+  for (int i = threadIdx.x; i < int(sizeof(shared) / 4); i += 128) reinterpret_cast<uint32_t*>(smem)[i] = 0;
+  fence_proxy_async();  // wgmma sees what this thread has written
+  __syncthreads();
+  for (int late = 0; late < 4; ++late) {
+    if (threadIdx.x / 32 == late) {
+      for (int i = 0; i < 50; ++i) __nanosleep(1000);
+      latest = late + 1;
+    }
+    __syncwarp();
+    float acc[4] = {};
+    warpgroup_fence_operand(acc);
+    warpgroup_arrive();
+    wgmma_m64k16<__half>(acc, make_smem_descriptor(shared.a), make_smem_descriptor(shared.b), false);
+    warpgroup_commit_batch();
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(acc);
+    out[late * 128 + threadIdx.x] = in[threadIdx.x] + latest + int(acc[0]);  // late + 1 and 0
+    __syncthreads();
+  }
+}
+
+void run_late_warp(const AttentionCall& call, void* stream) {
+  launch(wait_for_the_late_warp, dim3(1), dim3(128), sizeof(LateStorage), static_cast<Stream>(stream),
+         static_cast<const uint32_t*>(call.q.data), static_cast<uint32_t*>(call.o.data));
+}
+
 using enum Major;
 using enum Words;
 // Four sums of 16 products, each in an order and with a rounding of the hardware's own.
@@ -288,6 +323,7 @@ constexpr ConformanceCase kCases[] = {
                                                                      kE4m3Large, FP8_SUM),
     multicast_case<128, 128>("tma_load_5d_multicast, 2 panels of 128 bytes"),
     multicast_case<64, 0>("tma_load_5d_multicast, no swizzle"),
+    {"warpgroup_wait, after a late warp", {{kBits, 128}}, 512, 0, run_late_warp, needs_sm},
     {"warpgroup_reg_alloc, warpgroup_reg_dealloc", {{kBits, 512}}, 128, 0, run, needs_sm},
 };
 
