@@ -251,7 +251,7 @@ __global__ void wait_for_the_late_warp(const uint32_t* in, uint32_t* out) {
   fence_proxy_async();  // wgmma sees what this thread has written
   __syncthreads();
   for (int late = 0; late < 4; ++late) {
-    if (threadIdx.x / 32 == late) {
+    if (int(threadIdx.x / 32) == late) {
       for (int i = 0; i < 50; ++i) __nanosleep(1000);
       latest = late + 1;
     }
