@@ -11,7 +11,9 @@
 #include "common/emulator/device.h"
 #include "common/emulator/half.h"
 #include "common/emulator/intrinsics.h"
+#ifndef FLASHSTEPS_CUDA_PROGRAM  // which has what steps must not use: cuda_program.h
 #include "common/emulator/unsupported.h"
+#endif
 #include "common/emulator/vector_types.h"
 #include "common/emulator/warp.h"
 

@@ -26,8 +26,11 @@ namespace {
 
 std::string short_path(const std::string& path) {
   static const std::string root = EMULATOR_ROOT "/";  // the repository's, as objects name it
+  static const std::string here = std::filesystem::current_path().string() + "/";
   std::string normal = std::filesystem::path(path).lexically_normal().string();
-  if (normal.starts_with(root)) return normal.substr(root.size());
+  for (const std::string& folder : {root, here}) {
+    if (normal.starts_with(folder)) return normal.substr(folder.size());
+  }
   while (normal.starts_with("../"))
     normal.erase(0, 3);  // from the build folder: ccache has such paths compiled
   return normal;

@@ -98,7 +98,7 @@ unsigned __match_all_sync(unsigned mask, T value, int* all_equal, Location at = 
 // ---- Reductions (sm_80)
 
 template <typename T, typename Operation>
-T reduce(const char* op, unsigned mask, T value, Location at, Operation operation) {
+T reduce_lanes(const char* op, unsigned mask, T value, Location at, Operation operation) {
   static_assert(OneOf<T, int, unsigned>, "__reduce takes int and unsigned: reduce others by shuffles");
   const Gathered all = gather(op, mask, uint64_t(value), at);
   unsigned rest = all.lanes & (all.lanes - 1);  // all but the first
@@ -109,24 +109,25 @@ T reduce(const char* op, unsigned mask, T value, Location at, Operation operatio
 
 template <typename T>
 T __reduce_add_sync(unsigned mask, T value, Location at = Location::current()) {
-  return reduce("__reduce_add_sync", mask, value, at, [](T a, T b) { return T(unsigned(a) + unsigned(b)); });
+  return reduce_lanes("__reduce_add_sync", mask, value, at,
+                      [](T a, T b) { return T(unsigned(a) + unsigned(b)); });
 }
 template <typename T>
 T __reduce_min_sync(unsigned mask, T value, Location at = Location::current()) {
-  return reduce("__reduce_min_sync", mask, value, at, [](T a, T b) { return std::min(a, b); });
+  return reduce_lanes("__reduce_min_sync", mask, value, at, [](T a, T b) { return std::min(a, b); });
 }
 template <typename T>
 T __reduce_max_sync(unsigned mask, T value, Location at = Location::current()) {
-  return reduce("__reduce_max_sync", mask, value, at, [](T a, T b) { return std::max(a, b); });
+  return reduce_lanes("__reduce_max_sync", mask, value, at, [](T a, T b) { return std::max(a, b); });
 }
 inline unsigned __reduce_and_sync(unsigned mask, unsigned value, Location at = Location::current()) {
-  return reduce("__reduce_and_sync", mask, value, at, [](unsigned a, unsigned b) { return a & b; });
+  return reduce_lanes("__reduce_and_sync", mask, value, at, [](unsigned a, unsigned b) { return a & b; });
 }
 inline unsigned __reduce_or_sync(unsigned mask, unsigned value, Location at = Location::current()) {
-  return reduce("__reduce_or_sync", mask, value, at, [](unsigned a, unsigned b) { return a | b; });
+  return reduce_lanes("__reduce_or_sync", mask, value, at, [](unsigned a, unsigned b) { return a | b; });
 }
 inline unsigned __reduce_xor_sync(unsigned mask, unsigned value, Location at = Location::current()) {
-  return reduce("__reduce_xor_sync", mask, value, at, [](unsigned a, unsigned b) { return a ^ b; });
+  return reduce_lanes("__reduce_xor_sync", mask, value, at, [](unsigned a, unsigned b) { return a ^ b; });
 }
 
 }  // namespace emulator::cuda

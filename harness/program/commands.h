@@ -19,6 +19,7 @@ int trace_step(const Options& options);
 int list_steps(const Options& options);
 int show_info(const Options& options);
 int print_source(const Options& options);
+int emulate_program(const Options& options);
 
 int exit_status(const std::set<Status>& statuses);  // by what became of the steps
 

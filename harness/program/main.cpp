@@ -22,6 +22,7 @@ int carry_out(const Options& options) {
   if (options.command == "info") return show_info(options);
   if (options.command == "source") return print_source(options);
   if (options.command == "trace") return trace_step(options);
+  if (options.command == "emulate") return emulate_program(options);
   if (options.covering) return check_sample(options);
   return run_steps(options);  // run, bench, tune, count, check
 }

@@ -182,18 +182,30 @@ void add_timing_options(CLI::App* c, Options& o) {
   c->add_flag("--cold-l2", o.cold_l2, "flush L2 before every launch that is timed, outside of its time");
 }
 
-void add_check_options(CLI::App* c, Options& o) {
-  c->option_defaults()->group("Checks");
-  add_repeatable(c, "--mode", o.modes,
-                 "emulator: when copies complete, and in which order threads run (default: all)")
+void add_modes(CLI::App* c, Options& o, const std::string& help, const std::string& seeds_help) {
+  add_repeatable(c, "--mode", o.modes, help)
       ->type_name("NAME")
       ->check(CLI::IsMember({"early", "late", "random"}));
-  c->add_option("--seeds", o.seeds, "emulator: how many random orders to try per problem (default: 1)")
-      ->transform(in_range(1, 10000));
+  c->add_option("--seeds", o.seeds, seeds_help)->transform(in_range(1, 10000));
+}
+
+void add_check_options(CLI::App* c, Options& o) {
+  c->option_defaults()->group("Checks");
+  add_modes(c, o, "emulator: when copies complete, and in which order threads run (default: all)",
+            "emulator: how many random orders to try per problem (default: 1)");
   c->add_flag("!--no-race-detector", o.race_detector, "emulator: do not look for races (faster)");
   c->add_option("--memory", o.memory_gib,
                 "GiB of device memory that a problem may take; the sample skips larger ones")
       ->transform(in_range(1e-6, 1e6));
+}
+
+void add_emulate_options(CLI::App* c, Options& o) {
+  c->add_option("FILE", o.program, "a .cu file with a main function")->required();
+  c->add_option("ARGUMENT", o.arguments, "what the program gets; behind a -- if they begin with a -");
+  add_modes(c, o, "when copies complete, and in which order threads run (default: early)",
+            "how many random orders to try (default: 1)");
+  add_repeatable(c, "-I", o.include_folders, "a folder with headers")->type_name("FOLDER");
+  add_repeatable(c, "-D", o.macros, "a macro, NAME or NAME=VALUE")->type_name("MACRO");
 }
 
 void add_commands(CLI::App& app, Options& o, Axes& axes, std::vector<std::string>& steps, bool isolated) {
@@ -216,6 +228,8 @@ void add_commands(CLI::App& app, Options& o, Axes& axes, std::vector<std::string
   add_command("trace", "draw who waits for whom in one CTA, or write it to a file for Perfetto (emulator)")
       ->add_option("--cta", o.cta, "which CTA, counted along x, then y, then z (default: the last one)")
       ->transform(in_range<int64_t>(0, std::numeric_limits<int64_t>::max()));
+  add_emulate_options(
+      app.add_subcommand("emulate", "compile a CUDA program of your own for the emulator, and run it"), o);
   CLI::App* const list = app.add_subcommand("list", "list the steps of this program and what they need");
   list->add_option("STEP", steps, "which steps (default: all)");
   list->add_flag("--short", o.is_short, "only their names and titles");
@@ -409,6 +423,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
   const CLI::App* const command = parse(app, argc, argv);
   if (command == nullptr) return {};
   o.command = command->get_name();
+  if (o.command == "emulate") {
+    if (!was_given(*command, "--mode")) o.modes = {"early"};
+    return o;
+  }
   choose_steps(*command, steps, o);
   choose_problems(*command, axes, o);
   choose_files(*command, o);

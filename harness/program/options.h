@@ -12,7 +12,7 @@
 namespace flashsteps {
 
 struct Options {
-  std::string command;            // run | check | bench | tune | count | trace | list | info | source
+  std::string command;  // run | check | bench | tune | count | trace | emulate | list | info | source
   std::vector<StepChoice> steps;  // those named, or all; each once, in the order in which they run
   bool steps_named = false;
   std::string backend = "auto";   // cuda | emulator | auto
@@ -31,6 +31,9 @@ struct Options {
   bool cold_l2 = false;     // flushed before every launch that is timed
   bool with_main = false;   // source: with a main function
   bool is_short = false;    // list: names and titles alone
+  // emulate: the CUDA program, what g++ gets for it, and what the program gets.
+  std::string program;
+  std::vector<std::string> include_folders, macros, arguments;
   bool in_process = false;
   bool verbose = false;
 };

@@ -557,6 +557,7 @@ WIDE = {
     "count": [[*SMALL, "--causal"], ["v20@all", "v01", *SMALL]],
     "trace": [["v27", *SMALL]],
     "list": [[], ["--short"]],
+    "emulate": [],
     "info": [["--backend", "emulator"]],
 }
 

@@ -1,0 +1,285 @@
+// The CUDA runtime of programs that `flashsteps emulate` runs, and what becomes of the bugs in their kernels.
+#include "common/emulator/cuda_program.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <set>
+#include <string>
+
+#include "common/emulator/core.h"
+
+namespace emulator {
+namespace {
+
+thread_local cuda::cudaError_t last_error = cuda::cudaSuccess;
+std::atomic<cuda::cudaError_t> error_of_kernel = cuda::cudaSuccess;  // that nobody has waited for yet
+
+cuda::cudaError_t result(cuda::cudaError_t error) {
+  if (error != cuda::cudaSuccess) last_error = error;
+  return error;
+}
+cuda::cudaError_t valid_if(bool condition, cuda::cudaError_t error = cuda::cudaErrorInvalidValue) {
+  return result(condition ? cuda::cudaSuccess : error);
+}
+
+// Every allocation has an inaccessible page on both sides, so these bytes are in one.
+bool is_on_device(const void* memory, size_t bytes) {
+  for (const GlobalRange& range : global_memory()) {
+    const uintptr_t offset = uintptr_t(memory) - range.begin;
+    if (offset < range.bytes && bytes <= range.bytes - offset) return true;
+  }
+  return false;
+}
+
+// Of the machine, without swap.
+size_t available_memory() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    if (line.starts_with("MemAvailable:")) return size_t(std::stoull(line.substr(13))) << 10;
+  }
+  return size_t(sysconf(_SC_AVPHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+}
+
+// A program's output stands in front of what is said about what it did then.
+void flush_output() {
+  std::cout.flush();
+  std::fflush(stdout);
+}
+
+[[noreturn]] void give_up(const std::string& why) {
+  flush_output();
+  std::fprintf(stderr, "flashsteps: %s\n", why.c_str());
+  _exit(2);
+}
+
+// The modes are those of `flashsteps check --backend emulator`.
+void read_options() {
+  const auto variable = [](const char* name, const char* otherwise) {
+    const char* const value = std::getenv(name);
+    return std::string(value != nullptr ? value : otherwise);
+  };
+  const std::string mode = variable("FLASHSTEPS_EMULATE_MODE", "early");
+  if (mode != "early" && mode != "late" && mode != "random")
+    give_up("FLASHSTEPS_EMULATE_MODE is '" + mode + "', but must be early, late or random");
+  const std::string seed = variable("FLASHSTEPS_EMULATE_SEED", "1");
+  Options chosen{.async = mode == "early"  ? AsyncMode::kEarly
+                          : mode == "late" ? AsyncMode::kLate
+                                           : AsyncMode::kRandom,
+                 .shuffle = mode == "random",
+                 .last_cta_first = mode == "late",
+                 .race_detector = true};
+  const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), chosen.seed);
+  if (error != std::errc() || end != seed.data() + seed.size())
+    give_up("FLASHSTEPS_EMULATE_SEED is '" + seed + "', but must be a number from 0 to 2^64 - 1");
+  options() = chosen;
+}
+
+std::atomic<int> num_findings = 0;
+
+// Once for each launch in the source and kind of bug: a launch may stand in a loop.
+void print_finding(Location at, const Report& report) {
+  static std::mutex mutex;
+  static std::set<std::pair<std::string, Bug>>& known = *new std::set<std::pair<std::string, Bug>>;
+  const std::lock_guard lock(mutex);
+  if (!known.emplace(describe(at), report.bug).second) return;
+  flush_output();
+  std::fprintf(stderr, "flashsteps: finding %d: kernel launched at %s: %s\n", ++num_findings,
+               describe(at).c_str(), report.what());
+}
+
+// A destructor of the program, and not of std::atexit: it runs after all of these and of all static objects.
+[[gnu::destructor]] void let_findings_fail_the_program() {
+  if (num_findings == 0) return;
+  std::fflush(nullptr);
+  _exit(1);
+}
+
+}  // namespace
+
+namespace program {
+
+void run(Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*),
+         void* arguments, size_t argument_bytes) {
+  static const bool options_are_set = (read_options(), true);
+  (void)options_are_set;
+  try {
+    check_launch(grid, block, smem_bytes, /*cluster_size=*/1);
+    emulator::run(grid, block, smem_bytes, body, arguments, argument_bytes, /*cluster_size=*/1,
+                  /*overlaps=*/false);
+  } catch (const Report& report) {
+    print_finding(at, report);
+    const bool refused = report.bug == Bug::kLaunch;
+    result(refused ? cuda::cudaErrorInvalidConfiguration : cuda::cudaErrorLaunchFailure);
+    if (!refused) error_of_kernel = cuda::cudaErrorLaunchFailure;
+  } catch (const std::exception& error) {
+    give_up("the kernel launched at " + describe(at) + " could not be run: " + error.what());
+  }
+}
+
+}  // namespace program
+
+namespace cuda {
+
+#define FLASHSTEPS_NAME(NAME, VALUE, TEXT) \
+  if (error == NAME) return #NAME;
+const char* cudaGetErrorName(cudaError_t error) {
+  FLASHSTEPS_CUDA_ERRORS(FLASHSTEPS_NAME)
+  return "unrecognized error code";
+}
+#define FLASHSTEPS_TEXT(NAME, VALUE, TEXT) \
+  if (error == NAME) return TEXT;
+const char* cudaGetErrorString(cudaError_t error) {
+  FLASHSTEPS_CUDA_ERRORS(FLASHSTEPS_TEXT)
+  return "unrecognized error code";
+}
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return last_error; }
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  *memory = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  if (bytes > available_memory()) return result(cudaErrorMemoryAllocation);
+  try {
+    *memory = allocate(bytes);
+    return cudaSuccess;
+  } catch (const std::bad_alloc&) {
+    return result(cudaErrorMemoryAllocation);
+  }
+}
+cudaError_t cudaFree(void* memory) {
+  try {
+    release(memory);
+    return cudaSuccess;
+  } catch (const std::runtime_error&) {
+    return result(cudaErrorInvalidValue);
+  }
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = available_memory();
+  *total = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                         size_t height, cudaMemcpyKind kind) {
+  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return result(cudaErrorInvalidMemcpyDirection);
+  if (to_pitch < width || from_pitch < width) return result(cudaErrorInvalidPitchValue);
+  // It waits for kernels; the bytes are copied all the same, so that the program can go on.
+  const cudaError_t earlier = cudaDeviceSynchronize();
+  if (width == 0 || height == 0) return earlier;
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  if (to == nullptr || from == nullptr || (to_device && !is_on_device(to, to_pitch * (height - 1) + width)) ||
+      (from_device && !is_on_device(from, from_pitch * (height - 1) + width)))
+    return result(cudaErrorInvalidValue);
+  for (size_t row = 0; row < height; ++row)
+    std::memmove((char*)to + row * to_pitch, (const char*)from + row * from_pitch, width);
+  return earlier;
+}
+cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
+  if (bytes == 0) return cudaSuccess;
+  if (!is_on_device(memory, bytes)) return result(cudaErrorInvalidValue);
+  std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+
+struct CUstream_st {};
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return *stream = new CUstream_st, cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return valid_if(stream != nullptr, cudaErrorInvalidResourceHandle);
+}
+cudaError_t cudaDeviceSynchronize() { return result(error_of_kernel.exchange(cudaSuccess)); }
+
+struct CUevent_st {
+  std::chrono::steady_clock::time_point time;
+  bool is_recorded = false;
+};
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = new CUevent_st, cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return valid_if(event != nullptr, cudaErrorInvalidResourceHandle);
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  if (event != nullptr) *event = {std::chrono::steady_clock::now(), true};
+  return valid_if(event != nullptr, cudaErrorInvalidResourceHandle);
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  if (from == nullptr || to == nullptr || !from->is_recorded || !to->is_recorded)
+    return result(cudaErrorInvalidResourceHandle);
+  *milliseconds = std::chrono::duration<float, std::milli>(to->time - from->time).count();
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) { return valid_if(device == 0, cudaErrorInvalidDevice); }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  *properties = {};
+  return cudaSetDevice(device);
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  const cudaDeviceProp its;
+#define FLASHSTEPS_VALUE(NAME, NUMBER, PROPERTY) \
+  if (attribute == NAME) return *value = int(its.PROPERTY), cudaSetDevice(device);
+  FLASHSTEPS_CUDA_ATTRIBUTES(FLASHSTEPS_VALUE)
+  return result(cudaErrorInvalidValue);
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* ctas, const void*, int block_size,
+                                                          size_t smem_bytes) {
+  const cudaDeviceProp its;
+  *ctas = 0;
+  if (block_size < 1 || smem_bytes > its.sharedMemPerMultiprocessor) return result(cudaErrorInvalidValue);
+  if (block_size > its.maxThreadsPerBlock || smem_bytes > its.sharedMemPerBlockOptin) return cudaSuccess;
+  const int threads = (block_size + its.warpSize - 1) / its.warpSize * its.warpSize;
+  const size_t by_memory = its.sharedMemPerMultiprocessor / (smem_bytes + its.reservedSharedMemPerBlock);
+  const int by_threads = std::min(its.maxThreadsPerMultiProcessor / threads, its.maxBlocksPerMultiProcessor);
+  *ctas = int(std::min(by_memory, size_t(by_threads)));
+  return cudaSuccess;
+}
+
+}  // namespace cuda
+}  // namespace emulator
+
+// The host code of a program is compiled as its kernels are, with a call in the place of every atomic
+// operation: std::shared_ptr and std::mutex have some. Kernels have none: atomicAdd() is in atomics.cpp.
+#define FLASHSTEPS_ATOMIC(BITS, T, NAME, OPERATION)                          \
+  T __tsan_atomic##BITS##_##NAME(volatile void* at, T value, int) {          \
+    return OPERATION(static_cast<volatile T*>(at), value, __ATOMIC_SEQ_CST); \
+  }
+#define FLASHSTEPS_COMPARE(BITS, T, NAME)                                                                    \
+  bool __tsan_atomic##BITS##_compare_exchange_##NAME(volatile void* at, void* expected, T value, int, int) { \
+    return __atomic_compare_exchange_n(static_cast<volatile T*>(at), static_cast<T*>(expected), value,       \
+                                       false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                           \
+  }
+#define FLASHSTEPS_ATOMICS(BITS, T)                                               \
+  T __tsan_atomic##BITS##_load(const volatile void* at, int) {                    \
+    return __atomic_load_n(static_cast<const volatile T*>(at), __ATOMIC_SEQ_CST); \
+  }                                                                               \
+  void __tsan_atomic##BITS##_store(volatile void* at, T value, int) {             \
+    __atomic_store_n(static_cast<volatile T*>(at), value, __ATOMIC_SEQ_CST);      \
+  }                                                                               \
+  FLASHSTEPS_ATOMIC(BITS, T, exchange, __atomic_exchange_n)                       \
+  FLASHSTEPS_ATOMIC(BITS, T, fetch_add, __atomic_fetch_add)                       \
+  FLASHSTEPS_ATOMIC(BITS, T, fetch_sub, __atomic_fetch_sub)                       \
+  FLASHSTEPS_ATOMIC(BITS, T, fetch_and, __atomic_fetch_and)                       \
+  FLASHSTEPS_ATOMIC(BITS, T, fetch_or, __atomic_fetch_or)                         \
+  FLASHSTEPS_ATOMIC(BITS, T, fetch_xor, __atomic_fetch_xor)                       \
+  FLASHSTEPS_COMPARE(BITS, T, strong)                                             \
+  FLASHSTEPS_COMPARE(BITS, T, weak)
+
+extern "C" {
+FLASHSTEPS_ATOMICS(8, unsigned char)
+FLASHSTEPS_ATOMICS(16, unsigned short)
+FLASHSTEPS_ATOMICS(32, unsigned)
+FLASHSTEPS_ATOMICS(64, unsigned long)
+void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+}

@@ -1,0 +1,458 @@
+#include "harness/emulate/translate.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+namespace flashsteps {
+namespace {
+
+constexpr size_t kNone = size_t(-1);
+
+// A word, a number, a literal, or one character of an operator. (C++ has no <<<, and >> may be one or two.)
+struct Token {
+  std::string_view text;  // where it stands in the preprocessed text
+  std::string_view file;
+  int line = 0;
+  size_t parent = kNone;  // the innermost bracket that it is in
+  size_t match = kNone;   // a bracket's other one
+};
+
+bool in(std::string_view text, std::initializer_list<std::string_view> words) {
+  return std::ranges::find(words, text) != words.end();
+}
+
+bool is_letter(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$' || (c & 0x80) != 0;
+}
+
+// Finds the tokens of the user's own files. Comments, line markers and pragmas are none.
+class Scanner {
+ public:
+  Scanner(std::string_view text, const std::function<bool(std::string_view)>& is_own)
+      : text_(text), is_own_(is_own) {}
+
+  std::vector<Token> tokens() {
+    bool line_begins = true;
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (std::isspace(static_cast<unsigned char>(c))) {
+        line_begins = line_begins || c == '\n';
+        skip(1);
+      } else if (line_begins && c == '#') {
+        directive();
+      } else if (starts("//")) {
+        skip(length_until("\n", at_));
+      } else if (starts("/*")) {
+        skip(length_until("*/", at_ + 2) + 2);
+      } else {
+        const size_t length = token_length();
+        if (own_) add(text_.substr(at_, length));
+        skip(length);
+        line_begins = false;
+      }
+    }
+    return std::move(tokens_);
+  }
+
+ private:
+  bool starts(std::string_view with) const { return text_.substr(at_).starts_with(with); }
+
+  // From here up to `end`, which is looked for from `from` on.
+  size_t length_until(std::string_view end, size_t from) const {
+    return std::min(text_.find(end, from), text_.size()) - at_;
+  }
+
+  void skip(size_t length) {
+    const std::string_view skipped = text_.substr(at_, length);
+    line_ += int(std::ranges::count(skipped, '\n'));
+    at_ += skipped.size();
+  }
+
+  // # 12 "kernel.cu" 3 says what the next line is; a #pragma says nothing.
+  void directive() {
+    const std::string_view line = text_.substr(at_, length_until("\n", at_));
+    const size_t quote = line.find('"'), last_quote = line.rfind('"');
+    int number = 0;
+    if (line.size() > 2 &&
+        std::from_chars(line.data() + 2, line.data() + line.size(), number).ec == std::errc() &&
+        quote < last_quote) {
+      line_ = number - 1;
+      const std::string_view file = line.substr(quote + 1, last_quote - quote - 1);
+      if (file != file_) own_ = is_own_(file);
+      file_ = file;
+    }
+    skip(line.size());
+  }
+
+  size_t token_length() const {
+    const char c = text_[at_];
+    if (c == '"' || c == '\'') return quoted_length(c);
+    if (is_letter(c)) return word_length();
+    return in(text_.substr(at_, 2), {"->", "::", "<=", ">=", "==", "!="}) ? 2 : 1;
+  }
+
+  size_t quoted_length(char quote) const {
+    size_t end = at_ + 1;
+    while (end < text_.size() && text_[end] != quote && text_[end] != '\n') end += text_[end] == '\\' ? 2 : 1;
+    return end + (end < text_.size() && text_[end] == quote) - at_;
+  }
+
+  size_t word_length() const {
+    const bool is_number = std::isdigit(static_cast<unsigned char>(text_[at_]));
+    size_t end = at_;  // 1'000 is a number, and 'a' behind a word a literal
+    while (end < text_.size() && (is_letter(text_[end]) || (is_number && text_[end] == '\''))) ++end;
+    const bool is_raw = in(text_.substr(at_, end - at_), {"R", "LR", "uR", "UR", "u8R"});
+    if (!is_raw || end == text_.size() || text_[end] != '"') return end - at_;
+    const size_t open = std::min(text_.find('(', end), text_.size());
+    const std::string close = ")" + std::string(text_.substr(end + 1, open - end - 1)) + "\"";
+    return length_until(close, open) + close.size();
+  }
+
+  void add(std::string_view text) {
+    Token token{text, file_, line_};
+    if (in(text, {")", "]", "}"}) && !open_.empty()) {
+      token.match = open_.back();
+      tokens_[token.match].match = tokens_.size();
+      open_.pop_back();
+    }
+    if (!open_.empty()) token.parent = open_.back();
+    if (in(text, {"(", "[", "{"})) open_.push_back(tokens_.size());
+    tokens_.push_back(token);
+  }
+
+  std::string_view text_;
+  const std::function<bool(std::string_view)>& is_own_;
+  size_t at_ = 0;
+  std::string_view file_;
+  int line_ = 1;
+  bool own_ = false;
+  std::vector<Token> tokens_;
+  std::vector<size_t> open_;  // brackets
+};
+
+// Replaces tokens and nothing between them, so that all newlines and line markers stay.
+class Translator {
+ public:
+  explicit Translator(std::vector<Token> tokens) : tokens_(std::move(tokens)) {
+    for (const Token& token : tokens_) becomes_.emplace_back(token.text);
+  }
+
+  std::string translate(std::string_view preprocessed) {
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      if (is_launch(i)) launch(i);
+      if (text(i) == "__flashsteps_shared__") shared(i);
+      if (text(i) == "__noinline__" && !is_in_attribute(i)) becomes_[i] = "__attribute__((noinline))";
+      if (in(text(i), {"asm", "__asm", "__asm__"})) refuse_ptx(i);
+    }
+    std::string translated;
+    const char* copied = preprocessed.data();
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      translated.append(copied, text(i).data()).append(becomes_[i]);
+      copied = text(i).data() + text(i).size();
+    }
+    return translated.append(copied, preprocessed.data() + preprocessed.size());
+  }
+
+ private:
+  // ---------------------------------------------------------------- tokens
+  // "" and kNone for kNone, and beyond either end.
+  std::string_view text(size_t i) const { return i < tokens_.size() ? tokens_[i].text : ""; }
+  size_t match(size_t i) const { return i < tokens_.size() ? tokens_[i].match : kNone; }
+
+  bool is_name(size_t i) const {
+    const std::string_view word = text(i);
+    return !word.empty() && is_letter(word[0]) && !std::isdigit(static_cast<unsigned char>(word[0])) &&
+           !in(word, {"return", "else", "do"});
+  }
+  bool is_shift_left(size_t i) const {
+    return text(i) == "<" && text(i + 1) == "<" && text(i).data() + 1 == text(i + 1).data();
+  }
+
+  static std::vector<size_t> range(size_t begin, size_t end) {
+    std::vector<size_t> tokens;
+    while (begin < end) tokens.push_back(begin++);
+    return tokens;
+  }
+  // On one line. Spaces only where there is space, so that it reads as the user wrote it.
+  std::string joined(const std::vector<size_t>& tokens) const {
+    std::string line;
+    const char* end = nullptr;
+    for (const size_t i : tokens) {
+      if (!line.empty() && end != text(i).data()) line += ' ';
+      line += text(i);
+      end = text(i).data() + text(i).size();
+    }
+    return line;
+  }
+
+  [[noreturn]] void fail(size_t i, const std::string& sentence) const {
+    throw TranslationError(std::string(tokens_[i].file) + ":" + std::to_string(tokens_[i].line) + ": " +
+                           sentence);
+  }
+
+  // ---------------------------------------------------------------- kernel<<<grid, block>>>(arguments)
+  // Formatters that do not know CUDA write << <. Of operators, operator<< <T> alone has such a sequence.
+  bool is_launch(size_t i) const {
+    return is_shift_left(i) && text(i + 2) == "<" && text(i - 1) != "operator";
+  }
+
+  void launch(size_t open) {
+    const size_t kernel = kernel_before(open);
+    if (kernel == kNone) fail(open, "there is no kernel in front of <<<");
+    std::vector<size_t> ends = ends_of_parts(open + 3, true);
+    if (ends.empty()) ends = ends_of_parts(open + 3, false);
+    if (ends.empty() || text(ends.back() + 3) != "(")
+      fail(open,
+           "a launch is kernel<<<grid, block, bytes, stream>>>(arguments), where bytes and stream may be "
+           "missing");
+    rewrite_launch(kernel, open, ends);
+  }
+
+  // The kernel's name moves into a lambda behind the configuration; all the rest stays where it is.
+  void rewrite_launch(size_t kernel, size_t open, const std::vector<size_t>& ends) {
+    const size_t close = ends.back(), arguments = close + 3;
+    const std::string place =
+        "{\"" + std::string(tokens_[kernel].file) + "\", " + std::to_string(tokens_[kernel].line) + "}";
+    for (const size_t i : range(kernel, open + 3)) becomes_[i] = "";
+    for (const size_t i : range(close, arguments)) becomes_[i] = "";
+    becomes_[kernel] = "::emulator::program::launch(" + place + ", ";
+    // dim3(grid), but dim3{2, 2} of {2, 2}
+    const bool grid_has_braces = text(open + 3) == "{", block_has_braces = text(ends[0] + 1) == "{";
+    becomes_[open] = grid_has_braces ? "dim3" : "dim3(";
+    becomes_[ends[0]] = std::string(grid_has_braces ? "" : ")") + (block_has_braces ? ", dim3" : ", dim3(");
+    becomes_[ends[1]].insert(0, block_has_braces ? "" : ")");
+    const std::string missing[] = {", 0, nullptr", ", nullptr", ""};
+    becomes_[close] += missing[ends.size() - 2] + ", " + lambda_of(kernel, open);
+    becomes_[arguments] = text(arguments + 1) == ")" ? "" : ", ";
+    pass_null_pointers(arguments);
+  }
+
+  // The host evaluates an expression, whose variables no kernel may read. A name may be that of a template or
+  // of several functions: only the call tells which.
+  std::string lambda_of(size_t kernel, size_t open) const {
+    bool is_expression = in(text(open - 1), {")", "]"});
+    for (size_t i = kernel; i < open; ++i)
+      is_expression |= in(text(i), {".", "->"}) && tokens_[i].parent == tokens_[open].parent;
+    const std::string written = joined(range(kernel, open));
+    const std::string capture = is_expression ? "flashsteps_kernel = " + written : "=";
+    const std::string called = is_expression ? "flashsteps_kernel" : written;
+    return "[" + capture + "](auto... flashsteps_args) { " + called + "(flashsteps_args...); }";
+  }
+
+  // Where the kernel begins: ns::f<T>, (*pointer), table[i], object.pointer or pick<T>(n).
+  size_t kernel_before(size_t end) const {
+    for (size_t i = end - 1; i < tokens_.size();) {
+      if (text(i) == ")") {  // of a call, or of an expression
+        const size_t open = match(i);
+        if (!is_name(open - 1) && !in(text(open - 1), {">", "]"})) return open;
+        i = open - 1;
+      } else if (text(i) == "]") {
+        i = match(i) - 1;
+      } else if (text(i) == ">") {
+        i = template_arguments_before(i) - 1;
+      } else if (!is_name(i)) {
+        return kNone;
+      } else {
+        if (text(i - 1) == "template") --i;
+        if (!in(text(i - 1), {"::", ".", "->"})) return i;
+        const bool is_global = text(i - 1) == "::" && !is_name(i - 2) && text(i - 2) != ">";
+        if (is_global) return i - 1;
+        i -= 2;
+      }
+    }
+    return kNone;
+  }
+
+  // The < of this >.
+  size_t template_arguments_before(size_t close) const {
+    int depth = 0;
+    for (size_t i = close; i < tokens_.size(); --i) {
+      if (in(text(i), {")", "]", "}"})) {
+        i = match(i);
+      } else if (in(text(i), {"(", "[", "{", ";"})) {
+        return kNone;
+      } else if (text(i) == ">") {
+        ++depth;
+      } else if (is_shift_left(i - 1)) {
+        --i;
+      } else if (text(i) == "<" && --depth == 0) {
+        return i;
+      }
+    }
+    return kNone;
+  }
+
+  // The commas behind the parts of a configuration and the first > of its >>>; none unless there are two to
+  // four parts. Does a < behind a name begin template arguments, or is it "less than"? Without knowing the
+  // names nobody can tell: the caller tries both.
+  std::vector<size_t> ends_of_parts(size_t begin, bool templates) const {
+    std::vector<size_t> ends;
+    int depth = 0;
+    for (size_t i = begin; i < tokens_.size(); ++i) {
+      if (in(text(i), {")", "]", "}", ";"})) break;
+      if (in(text(i), {"(", "[", "{"})) {
+        if (match(i) == kNone) break;
+        i = match(i);
+      } else if (is_shift_left(i)) {
+        ++i;
+      } else if (text(i) == "<" && templates && is_name(i - 1)) {
+        ++depth;
+      } else if (text(i) == ">" && depth > 0) {
+        --depth;
+      } else if (text(i) == "," && depth == 0) {
+        ends.push_back(i);
+      } else if (text(i) == ">" && text(i + 1) == ">" && text(i + 2) == ">") {
+        ends.push_back(i);
+        if (ends.size() < 2 || ends.size() > 4) break;
+        return ends;
+      }
+    }
+    return {};
+  }
+
+  // NULL is an integer to a template, such as launch().
+  void pass_null_pointers(size_t parenthesis) {
+    for (size_t i = parenthesis + 1; i < tokens_.size() && i < match(parenthesis); ++i)
+      if (text(i) == "__null" && tokens_[i].parent == parenthesis && in(text(i - 1), {"(", ","}) &&
+          in(text(i + 1), {")", ","}))
+        becomes_[i] = "nullptr";
+  }
+
+  // ---------------------------------------------------------------- __shared__
+  struct Declaration {
+    std::vector<size_t> all;         // its tokens, but for the semicolon
+    std::vector<size_t> plain;       // those of its type and of its variables
+    std::vector<size_t> alignments;  // those of each alignas(...)
+    bool is_extern = false;
+  };
+
+  void shared(size_t marker) {
+    const Declaration declaration = declaration_around(marker);
+    if (declaration.is_extern) return dynamic_shared(marker, declaration);
+    for (const size_t i : declaration.plain)
+      if (text(i) == "=" && tokens_[i].parent == tokens_[marker].parent)
+        fail(marker,
+             "a __shared__ variable has no initialiser, let a thread write it in front of a __syncthreads()");
+    // g++ takes `static` once, and alignas in front of all other specifiers.
+    for (const size_t i : declaration.all)
+      if (text(i) == "static") becomes_[i] = "";
+    for (const size_t i : declaration.alignments) becomes_[i] = "";
+    becomes_[marker] = "static constinit thread_local";
+    const std::string alignments = joined(declaration.alignments);
+    becomes_[declaration.all[0]].insert(0, alignments + (alignments.empty() ? "" : " "));
+  }
+
+  // The memory that the launch asks for: a pointer to it, as an array of unknown length would become anyway.
+  void dynamic_shared(size_t marker, const Declaration& declaration) {
+    const std::vector<size_t>& words = declaration.plain;
+    const auto bracket = std::ranges::find(words, "[", [&](size_t i) { return text(i); });
+    if (bracket - words.begin() < 2 || words.end() - bracket < 2 || text(bracket[1]) != "]" ||
+        !is_name(bracket[-1]) || (words.end() - bracket > 2 && text(bracket[2]) != "["))
+      fail(marker, "dynamic shared memory is one array of unknown length: extern __shared__ float name[];");
+    const std::string type = joined({words.begin(), bracket - 1}), name(text(bracket[-1]));
+    const std::string row = joined({bracket + 2, words.end()});  // [33] of name[][33]
+    const auto pointer_to = [&](const std::string& what) {
+      return type + (row.empty() ? "*" + what : " (*" + what + ")" + row);
+    };
+    std::string pointer = pointer_to(" const " + name);
+    if (is_in_function(marker)) {
+      pointer += " = reinterpret_cast<" + pointer_to("") + ">(::emulator::program::smem)";
+    } else {  // there no initialiser would find the running CTA's: it is the same variable by another name
+      pointer = "extern constinit thread_local " + pointer +
+                " __asm__(\"_ZN8emulator4cuda4smemE\") __attribute__((tls_model(\"initial-exec\")))";
+    }
+    for (const size_t i : declaration.all) becomes_[i] = "";
+    becomes_[declaration.all[0]] = pointer;
+  }
+
+  Declaration declaration_around(size_t marker) const {
+    Declaration found;
+    size_t i = declaration_begin(marker);
+    while (i < tokens_.size() && text(i) != ";") {
+      const size_t end = std::max(behind_attribute(i), i + 1);
+      const bool is_plain = end == i + 1 && !in(text(i), {"extern", "static", "__flashsteps_shared__"});
+      found.is_extern = found.is_extern || text(i) == "extern";
+      if (is_plain) found.plain.push_back(i);
+      for (const bool aligns = text(i) == "alignas"; i < end; ++i) {
+        found.all.push_back(i);
+        if (aligns) found.alignments.push_back(i);
+      }
+    }
+    return found;
+  }
+
+  size_t declaration_begin(size_t i) const {
+    while (i > 0 && !in(text(i - 1), {";", "{", "}", ":", "("})) {
+      if (in(text(i - 1), {")", "]"})) {  // of an attribute, or of what stands in front of the declaration
+        const size_t open = match(i - 1), attribute = text(i - 1) == "]" ? open : open - 1;
+        if (behind_attribute(attribute) != i) break;
+        i = attribute;
+      } else {
+        --i;
+      }
+    }
+    return i;
+  }
+
+  // `i` itself where no attribute begins.
+  size_t behind_attribute(size_t i) const {
+    const bool has_name = in(text(i), {"alignas", "__attribute__"});
+    if (!has_name && (text(i) != "[" || text(i + 1) != "[")) return i;
+    const size_t close = match(has_name ? i + 1 : i);
+    return close == kNone ? i : close + 1;
+  }
+
+  bool is_in_attribute(size_t i) const {
+    return is_inside(i, [&](size_t bracket) { return text(bracket - 1) == "__attribute__"; });
+  }
+  bool is_in_function(size_t i) const {
+    return is_inside(i, [&](size_t bracket) { return !is_of_namespace(bracket); });
+  }
+  bool is_inside(size_t i, const std::function<bool(size_t)>& such_a_bracket) const {
+    for (size_t open = tokens_[i].parent; open != kNone; open = tokens_[open].parent)
+      if (such_a_bracket(open)) return true;
+    return false;
+  }
+
+  // namespace a::b { or extern "C" {
+  bool is_of_namespace(size_t brace) const {
+    if (text(brace - 1).starts_with('"')) return text(brace - 2) == "extern";
+    size_t i = brace - 1;
+    while (text(i) != "namespace" && (is_name(i) || text(i) == "::")) --i;
+    return text(i) == "namespace";
+  }
+
+  // ---------------------------------------------------------------- asm
+  // Without any text it only keeps the compiler from moving accesses, on every machine.
+  void refuse_ptx(size_t i) const {
+    const size_t word = i;
+    while (is_name(i)) ++i;  // volatile
+    std::string ptx;
+    for (++i; text(i).ends_with('"'); ++i) ptx += content(text(i));
+    if (!ptx.empty()) fail(word, "inline PTX is not supported: " + ptx.substr(0, 60));
+  }
+
+  // What stands between its quotes, in one line.
+  static std::string content(std::string_view literal) {
+    const size_t begin = literal.find('"') + 1;
+    std::string line(literal.substr(begin, literal.rfind('"') - begin));
+    std::ranges::replace(line, '\n', ' ');
+    return line;
+  }
+
+  std::vector<Token> tokens_;
+  std::vector<std::string> becomes_;  // what stands in each one's place
+};
+
+}  // namespace
+
+std::string translate(std::string_view preprocessed,
+                      const std::function<bool(std::string_view path)>& is_own) {
+  return Translator(Scanner(preprocessed, is_own).tokens()).translate(preprocessed);
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,159 @@
+// flashsteps emulate: a CUDA program of somebody's own, compiled for the emulator.
+//
+// g++ preprocesses the file, translate() makes C++ of what is CUDA alone, g++ compiles that with the
+// emulator's hooks and links it with the emulator. The program then runs as a process of its own, once in
+// each mode.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "harness/base/build_info.h"
+#include "harness/base/text.h"
+#include "harness/emulate/translate.h"
+#include "harness/program/commands.h"
+
+namespace flashsteps {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Deleted in the end, with all that is in it.
+class Folder {
+ public:
+  Folder() {
+    std::string path = (fs::temp_directory_path() / "flashsteps-emulate-XXXXXX").string();
+    if (mkdtemp(path.data()) == nullptr) throw std::runtime_error(path + ": " + std::strerror(errno));
+    path_ = path;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string operator/(const char* name) const { return (path_ / name).string(); }
+
+ private:
+  fs::path path_;
+};
+
+using Words = std::vector<std::string>;
+
+// Runs a program without a shell, so that paths need no quoting, and waits for it. Returns what waitpid()
+// says.
+int run_process(const Words& words, const Words& environment = {}) {
+  std::cout.flush();
+  const pid_t child = fork();
+  if (child == -1) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
+  if (child == 0) {
+    std::vector<char*> argv;
+    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    for (const std::string& variable : environment) putenv(const_cast<char*>(variable.c_str()));
+    execvp(argv[0], argv.data());
+    std::cerr << "flashsteps: " << words[0] << " cannot be run: " << std::strerror(errno) << std::endl;
+    _exit(127);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) == -1 && errno == EINTR) {
+  }
+  return status;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) throw UsageError("emulate: " + path + " cannot be read");
+  return text.str();
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  if (!(file << text).flush()) throw std::runtime_error(path + " could not be written");
+}
+
+Words split(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
+// The compiler has said what is wrong.
+void compile(Words command, const Words& more) {
+  command.insert(command.end(), more.begin(), more.end());
+  if (run_process(command) != 0) throw UsageError("emulate: the program was not compiled");
+}
+
+// Of headers that are neither the system's nor the emulator's.
+bool is_own(std::string_view path) {
+  return !path.starts_with("/usr/") && !path.starts_with("<") &&
+         path.find("/common/emulator/") == std::string_view::npos;
+}
+
+void build(const Options& options, const Folder& folder, const std::string& program) {
+  const std::string root = FLASHSTEPS_ROOT, emulator = root + "/common/emulator";
+  Words flags = split(FLASHSTEPS_GCC_FLAGS);
+  flags.insert(flags.begin(), {FLASHSTEPS_GCC, "-std=gnu++20"});
+
+  Words preprocess{
+      "-E",       "-x", "c++", "-include", emulator + "/cuda_program.h", "-I" + emulator + "/cuda_headers",
+      "-I" + root};
+  for (const std::string& include : options.include_folders) preprocess.push_back("-I" + include);
+  for (const std::string& macro : options.macros) preprocess.push_back("-D" + macro);
+  preprocess.insert(preprocess.end(), {"-o", folder / "preprocessed", options.program});
+  compile(flags, preprocess);
+
+  std::string translated;
+  try {
+    translated = translate(read_file(folder / "preprocessed"), is_own);
+  } catch (const TranslationError& error) {
+    throw UsageError(error.what());
+  }
+  write_file(folder / "translated.ii", translated);
+  compile(flags, {"-fpreprocessed", folder / "translated.ii", "-o", program, FLASHSTEPS_EMULATOR_LIBRARY,
+                  "-pthread", "-ldl"});
+}
+
+// Runs the program, and returns what that says about it.
+ExitStatus run_program(const std::string& program, const Options& options, const std::string& mode,
+                       int seed) {
+  Words command{program};
+  command.insert(command.end(), options.arguments.begin(), options.arguments.end());
+  const int status = run_process(
+      command, {"FLASHSTEPS_EMULATE_MODE=" + mode, "FLASHSTEPS_EMULATE_SEED=" + std::to_string(seed)});
+  if (WIFSIGNALED(status)) {
+    std::cerr << "flashsteps: the program was ended by signal " << WTERMSIG(status) << ", "
+              << strsignal(WTERMSIG(status)) << std::endl;
+    return kCrashedOrHung;
+  }
+  return WEXITSTATUS(status) == 0 ? kAllPassed : kSomethingFailed;
+}
+
+}  // namespace
+
+int emulate_program(const Options& options) {
+  if (!fs::is_regular_file(options.program)) throw UsageError("emulate: there is no file " + options.program);
+  const Folder folder;
+  const std::string program = folder / fs::path(options.program).stem().c_str();
+  build(options, folder, program);
+  int worst = kAllPassed;
+  for (const std::string& mode : options.modes) {
+    const int num_seeds = mode == "random" ? options.seeds : 1;
+    for (int seed = 1; seed <= num_seeds; ++seed) {
+      if (options.modes.size() > 1 || num_seeds > 1)
+        std::cout << "mode " << mode << (mode == "random" ? ", seed " + std::to_string(seed) : "")
+                  << std::endl;
+      worst = std::max<int>(worst, run_program(program, options, mode, seed));
+    }
+  }
+  return worst;
+}
+
+}  // namespace flashsteps

@@ -1,0 +1,329 @@
+// What `flashsteps emulate` makes of CUDA C++ for g++.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/emulate/translate.h"
+#include "harness/tests/support.h"
+
+using flashsteps::translate;
+
+namespace {
+
+bool is_own(std::string_view path) { return path == "a.cu"; }
+
+const std::string kMarker = "# 1 \"a.cu\"\n";
+
+// Columns do not matter: without what spaces C++ does not need.
+std::string tidied(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    const bool follows_space = !result.empty() && result.back() == ' ';
+    if (follows_space && std::string(" \n,;(){}").find(c) != std::string::npos) result.pop_back();
+    if (c != ' ' || (!result.empty() && std::string("\n,;(){}").find(result.back()) == std::string::npos))
+      result += c;
+  }
+  return result;
+}
+
+// Of a file of the user's that has this text.
+std::string translated(const std::string& text) {
+  const std::string result = translate(kMarker + text, is_own);
+  REQUIRE(std::ranges::count(result, '\n') == 1 + std::ranges::count(text, '\n'));
+  REQUIRE(result.starts_with(kMarker));
+  return result.substr(kMarker.size());
+}
+
+std::string refusal_of(const std::string& text) {
+  try {
+    translate(kMarker + text, is_own);
+  } catch (const flashsteps::TranslationError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// What a launch in line 1 becomes, without a stream and shared memory.
+std::string launched(const std::string& grid, const std::string& block, const std::string& kernel,
+                     const std::string& arguments = "", const std::string& rest = ", 0, nullptr") {
+  return "::emulator::program::launch({\"a.cu\", 1}, dim3" + grid + ", dim3" + block + rest +
+         ", [=](auto... flashsteps_args) { " + kernel + "(flashsteps_args...); }" + arguments + ")";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+bool is_unchanged(const std::string& text) { return translated(text) == text; }
+
+}  // namespace
+
+TEST_CASE("translate: a launch becomes a call") {
+  CHECK(tidied(translated("f<<<1, 32>>>();")) == tidied(launched("(1)", "(32)", "f") + ";"));
+  CHECK(tidied(translated("f<<<g, b>>>(x, y + 1);")) ==
+        tidied(launched("(g)", "( b)", "f", ", x, y + 1") + ";"));
+  CHECK(tidied(translated("f<T, 4><<<g,b,bytes>>>(x);")) ==
+        tidied(launched("(g)", "(b)", "f<T, 4>", ", x", ",bytes, nullptr") + ";"));
+  CHECK(tidied(translated("f<<<g,b,bytes, stream>>>(x);")) ==
+        tidied(launched("(g)", "(b)", "f", ", x", ",bytes, stream") + ";"));
+}
+
+TEST_CASE("translate: grid and block may be braces, and any expression") {
+  CHECK(tidied(translated("f<<<{2,2},{32}>>>();")) == tidied(launched("{2,2}", "{32}", "f") + ";"));
+  CHECK(tidied(translated("f<<<{2,2},64>>>();")) == tidied(launched("{2,2}", "(64)", "f") + ";"));
+  CHECK(tidied(translated("f<<<dim3(a, b),S<1, 2>::n>>>();")) ==
+        tidied(launched("(dim3(a, b))", "(S<1, 2>::n)", "f") + ";"));
+  CHECK(tidied(translated("f<<<cdiv<int, 2>(n),t[i, j]>>>();")) ==
+        tidied(launched("(cdiv<int, 2>(n))", "(t[i, j])", "f") + ";"));
+  CHECK(tidied(translated("f<<<n >> 1,1 << k>>>();")) == tidied(launched("(n >> 1)", "(1 << k)", "f") + ";"));
+  CHECK(tidied(translated("f<<<n << 1,p->n>>>();")) == tidied(launched("(n << 1)", "(p->n)", "f") + ";"));
+  CHECK(tidied(translated("f<<<v<A<int>>,(a >> (b > 3))>>>();")) ==
+        tidied(launched("(v<A<int>>)", "((a >> (b > 3)))", "f") + ";"));
+  CHECK(tidied(translated("f<<<g,size<A<int>>>>>();")) ==
+        tidied(launched("(g)", "(size<A<int>>)", "f") + ";"));
+  CHECK(tidied(translated("f<<<n < 64 ? 1 : 2,64>>>();")) ==
+        tidied(launched("(n < 64 ? 1 : 2)", "(64)", "f") + ";"));
+  CHECK(tidied(translated("f<<<n > 64 ? 1 : 2,n >= 3>>>();")) ==
+        tidied(launched("(n > 64 ? 1 : 2)", "(n >= 3)", "f") + ";"));
+}
+
+TEST_CASE("translate: what is launched") {
+  for (const char* text :
+       {"ns::f", "::f", "ns::S<int>::f", "f<int, (N > 3)>", "f<A<B<int>>>", "f<(1 << 3), ','>", "f<1 << 3>",
+        "T::template f<8>", "f<sizeof(T) >= 4, (p->n)>", "f<S{1, 2}>"}) {
+    const std::string kernel = text;
+    CHECK(tidied(translated(kernel + "<<<1,2>>>(x);")) ==
+          tidied(launched("(1)", "(2)", kernel, ", x") + ";"));
+    CHECK(tidied(translated(kernel + " <<<1,2>>> (x);")) ==
+          tidied(launched("(1)", "(2)", kernel, ", x") + ";"));
+  }
+  for (const char* text :
+       {"(*pointer)", "table[i]", "kernels[i][j + 1]", "object.kernel", "object->kernels[0]", "ns::pick(3)",
+        "pick<4>(n)", "(c ? f : g)", "this->kernel", "table[0].f"}) {
+    const std::string kernel = text;
+    CHECK(
+        tidied(translated(kernel + "<<<1,2>>>(x);")) ==
+        tidied(
+            "::emulator::program::launch({\"a.cu\", 1}, dim3(1), dim3(2), 0, nullptr, [flashsteps_kernel = " +
+            kernel + "](auto... flashsteps_args) { flashsteps_kernel(flashsteps_args...); }, x);"));
+  }
+}
+
+TEST_CASE("translate: what stands around a launch") {
+  const std::string call = launched("(1)", "(2)", "f<3>", ", x");
+  for (const char* text : {"if (x) ", "else ", "return ", "do ", "return ::g(), ", "a < b; ", "case 3: ",
+                           "{ ", "for (int i = 0; i < 3; ++i) ", "CHECK((", "x = a > b, ", "[&] { "}) {
+    const std::string before = text;
+    CHECK(tidied(translated(before + "f<3><<<1,2>>>(x);")) == tidied(before + call + ";"));
+  }
+  CHECK(tidied(translated("if (x) (*p)<<<1,2>>>();")) ==
+        tidied("if (x) ::emulator::program::launch({\"a.cu\", 1}, dim3(1), dim3(2), 0, nullptr, "
+               "[flashsteps_kernel = (*p)]"
+               "(auto... flashsteps_args) { flashsteps_kernel(flashsteps_args...); });"));
+  CHECK(tidied(translated("return ::f<<<1,2>>>();")) ==
+        tidied("return " + launched("(1)", "(2)", "::f") + ";"));
+  CHECK(tidied(translated("f<3><<<1,2>>>(x); f<3><<<1,2>>>(x);")) == tidied(call + "; " + call + ";"));
+}
+
+TEST_CASE("translate: brackets of a launch with spaces in them") {
+  CHECK(tidied(translated("f << <1,2 >> >(x);")) == tidied(launched("(1)", "(2)", "f", ", x") + ";"));
+}
+
+TEST_CASE("translate: NULL is a pointer to a kernel") {
+  CHECK(tidied(translated("f<<<1,2>>>(__null, x == __null, g(__null), __null);")) ==
+        tidied(launched("(1)", "(2)", "f", ", nullptr, x == __null, g(__null), nullptr") + ";"));
+}
+
+TEST_CASE("translate: a launch over several lines and markers") {
+  CHECK(tidied(translated("f<int,\n"
+                          "  3>\n"
+                          "<<<grid,\n"
+                          "   block, 0,\n"
+                          "# 4 \"a.cu\" 3 4\n"
+                          "   __null\n"
+                          "# 4 \"a.cu\"\n"
+                          "   >>>(a,\n"
+                          "b);\n"
+                          "g<<<1,2>>>();\n")) ==
+        tidied("::emulator::program::launch({\"a.cu\", 1}, \n"
+               "  \n"
+               "dim3(grid), dim3(\n"
+               "   block), 0,\n"
+               "# 4 \"a.cu\" 3 4\n"
+               "   __null\n"
+               "# 4 \"a.cu\"\n"
+               "   , [=](auto... flashsteps_args) { f<int, 3>(flashsteps_args...); }, a,\n"
+               "b);\n"
+               "::emulator::program::launch({\"a.cu\", 6}, dim3(1), dim3(2), 0, nullptr, "
+               "[=](auto... flashsteps_args) { g(flashsteps_args...); });\n"));
+}
+
+TEST_CASE("translate: a launch's place is the one that the last marker says") {
+  const std::string text = translate(
+      "# 1 \"a.cu\"\n\n# 70 \"a.cu\" 2\n\nint R = sizeof(R\"x(\n)\"\n)x\");\nf<<<1,2>>>();", is_own);
+  CHECK(contains(text, "{\"a.cu\", 74}"));
+}
+
+TEST_CASE("translate: static shared memory") {
+  const std::string is = "static constinit thread_local";
+  CHECK(tidied(translated("__flashsteps_shared__ float a[4], b[4];")) == tidied(is + " float a[4], b[4];"));
+  CHECK(tidied(translated("{ volatile __flashsteps_shared__ T a; }")) ==
+        tidied("{ volatile " + is + " T a; }"));
+  CHECK(tidied(translated("static __flashsteps_shared__ int a;")) == tidied(" " + is + " int a;"));
+  CHECK(tidied(translated("__flashsteps_shared__ static int a;")) == tidied(is + "  int a;"));
+  CHECK(tidied(translated("x = 1; __flashsteps_shared__ alignas(16) alignas(T) char a[4];")) ==
+        tidied("x = 1; alignas(16) alignas(T) " + is + "   char a[4];"));
+  CHECK(tidied(translated("alignas(16) __flashsteps_shared__ char a[4];")) ==
+        tidied("alignas(16)  " + is + " char a[4];"));
+  CHECK(tidied(translated("if (x) { } __flashsteps_shared__ __attribute__((aligned(16))) char a[4];")) ==
+        tidied("if (x) { } " + is + " __attribute__((aligned(16))) char a[4];"));
+  CHECK(tidied(translated("[[maybe_unused]] __flashsteps_shared__\nchar a[4];")) ==
+        tidied("[[maybe_unused]] " + is + "\nchar a[4];"));
+  CHECK(tidied(translated("case 0: float __flashsteps_shared__ a[N == 3];")) ==
+        tidied("case 0: float " + is + " a[N == 3];"));
+}
+
+TEST_CASE("translate: dynamic shared memory in a function is a pointer") {
+  const auto pointer = [](const std::string& to) {
+    return to + "* const a = reinterpret_cast<" + to + "*>(::emulator::program::smem)";
+  };
+  for (const auto& [declaration, type] : std::vector<std::pair<std::string, std::string>>{
+           {"extern __flashsteps_shared__ float a[]", "float"},
+           {"extern volatile __flashsteps_shared__ float a[ ]", "volatile float"},
+           {"__flashsteps_shared__ extern unsigned char a[]", "unsigned char"},
+           {"float extern __flashsteps_shared__ volatile a[]", "float volatile"},
+           {"extern __flashsteps_shared__ std::array<float, 4> a[]", "std::array<float, 4>"},
+           {"extern __flashsteps_shared__ alignas(1024) T a[]", "T"},
+           {"alignas(1024) extern __flashsteps_shared__ T a[]", "T"},
+           {"extern __attribute__((aligned(16))) __flashsteps_shared__ T a[]", "T"},
+           {"__attribute__((aligned(16))) extern __flashsteps_shared__ T a[]", "T"},
+           {"extern __flashsteps_shared__ T __attribute__((aligned(16))) a[]", "T"},
+           {"extern __flashsteps_shared__ T a[] __attribute__((aligned(16)))", "T"},
+           {"[[maybe_unused]] extern __flashsteps_shared__ T a[]", "T"}}) {
+    const std::string result = translated("void f() { g(); " + declaration + "; }");
+    CHECK(result.substr(0, 16) == "void f() { g(); ");
+    const std::string replaced = result.substr(16);
+    CHECK(replaced.starts_with(pointer(type)));
+    CHECK(replaced.find_first_not_of(' ', pointer(type).size()) == replaced.find(';'));
+    CHECK(replaced.ends_with("; }"));
+  }
+  CHECK(contains(translated("void f() { extern __flashsteps_shared__ float a[][33]; }"),
+                 "float (* const a)[33] = reinterpret_cast<float (*)[33]>("));
+  CHECK(translated("void f() {\n#pragma unroll 1\nextern\n__flashsteps_shared__ T a[];\n}\n")
+            .starts_with("void f() {\n#pragma unroll 1\n" + pointer("T") + "\n"));
+}
+
+TEST_CASE("translate: dynamic shared memory outside of functions is a pointer, too") {
+  for (const char* before :
+       {"", "namespace { ", "namespace a::b { void f() {} ", "inline namespace a { namespace b { ",
+        "extern \"C\" { ", "template <int N> void f() { } struct S { int n; }; "})
+    CHECK(translated(std::string(before) + "extern __flashsteps_shared__ float4 a[];")
+              .starts_with(
+                  std::string(before) +
+                  "extern constinit thread_local float4* const a __asm__(\"_ZN8emulator4cuda4smemE\")"));
+  for (const char* before :
+       {"namespace { void f() { ", "struct S { void f() const { ", "auto f = [] { if (x) { "})
+    CHECK(translated(std::string(before) + "extern __flashsteps_shared__ float4 a[];")
+              .starts_with(std::string(before) + "float4* const a = "));
+}
+
+TEST_CASE("translate: __noinline__ becomes an attribute") {
+  CHECK(tidied(translated("__noinline__ void f();")) == tidied("__attribute__((noinline)) void f();"));
+  CHECK(is_unchanged("__attribute__((__noinline__)) void f();"));
+  CHECK(is_unchanged("__attribute__((unused, __noinline__)) void f();"));
+}
+
+TEST_CASE("translate: C++ is not touched") {
+  CHECK(is_unchanged(
+      "a << b; a <<= 1; std::cout << f<3> << g<h<int>>(x) >> y; v<w<x<int>>> z; v<w<x<int>>>(z);"));
+  CHECK(is_unchanged("auto& operator<< <T>(S); friend O& operator<<<T>(O&, S); x = a.operator<<<int>(b);"));
+  CHECK(is_unchanged(
+      "const char* s = \"f<<<1, 2>>>(); \\\" asm(\" R\"(f<<<1,\n)\" \")\" \"__noinline__\"; char c = '\"';"));
+  CHECK(
+      is_unchanged("int n = 1'000'000; f<1'0>(n, u8'\\'', L\"asm\", 0x1p-3, 1.5e+3f, LR\"--(asm(\")--\");"));
+  CHECK(is_unchanged("// f<<<1, 2>>>() isn't\n/* asm(\"x\") isn't\n __noinline__ */ int x; // \"\n"));
+  CHECK(is_unchanged("#pragma unroll f<<<1\n  #pragma asm(\"x\")\nint x;"));
+  CHECK(is_unchanged("int my_asm, asm_(int), __noinline__s;"));
+  CHECK(is_unchanged("asm volatile(\"\" ::: \"memory\");"));
+  CHECK(is_unchanged("f(]}; ) { \"unfinished"));  // for the compiler to say
+}
+
+TEST_CASE("translate: other files are not touched") {
+  const std::string text =
+      "int asm_outside; asm(\"x\"); f<<<1, 2>>>();\n"
+      "# 1 \"/usr/include/x.h\" 1 3 4\n"
+      "__noinline__ asm(\"x\"); { ( \" \n"
+      "# 2 \"a.cu\" 2\n"
+      "int x;\n"
+      "# 1 \"/usr/include/a.cu\"\n"
+      "f<<<1>>>(); R\"(\n# 3 \"a.cu\"\nasm(\"x\"); )\" asm(\"y\");\n";
+  CHECK(translate(text, is_own) == text);
+  CHECK(translate("", is_own).empty());
+}
+
+TEST_CASE("translate: a user's header is the user's") {
+  const std::string text = translate("# 1 \"my\\\\dir/b.h\" 1\nf<<<1,2>>>();\n# 1 \"c.h\" 1\ng<<<1,2>>>();\n",
+                                     [](std::string_view path) { return path == "my\\\\dir/b.h"; });
+  CHECK(contains(text, "{\"my\\\\dir/b.h\", 1}"));
+  CHECK(contains(text, "g<<<1,2>>>();"));
+}
+
+TEST_CASE("translate: what cannot be translated") {
+  const std::string launch =
+      "a launch is kernel<<<grid, block, bytes, stream>>>(arguments), where bytes and stream may be missing";
+  for (const char* text : {"f<<<1>>>();", "f<<<1, 2>>>;", "f<<<1, 2>>(x);", "f<<<1, 2, 3, 4, 5>>>();",
+                           "f<<<(1, 2>>>();", "f<<<", "f<<<1, 2"})
+    CHECK(refusal_of(text) == "a.cu:1: " + launch);
+  for (const char* text : {"<<<1, 2>>>();", "x = <<<1, 2>>>();", "3<<<1, 2>>>();", "else <<<1, 2>>>();",
+                           "> <<<1, 2>>>();", "(a > <<<1, 2>>>();", ")<<<1, 2>>>();", "a::<<<1, 2>>>();"})
+    CHECK(refusal_of(text) == "a.cu:1: there is no kernel in front of <<<");
+  const std::string dynamic =
+      "dynamic shared memory is one array of unknown length: extern __shared__ float name[];";
+  for (const char* text :
+       {"extern __flashsteps_shared__ float a;", "extern __flashsteps_shared__ float a[3];",
+        "extern __flashsteps_shared__ float a[], b[];", "extern __flashsteps_shared__ a[];",
+        "extern __flashsteps_shared__ float", "extern __flashsteps_shared__"})
+    CHECK(refusal_of(text) == "a.cu:1: " + dynamic);
+  CHECK(refusal_of("\n\n__flashsteps_shared__ int a = 3;") ==
+        "a.cu:3: a __shared__ variable has no initialiser, let a thread write it in front of a "
+        "__syncthreads()");
+}
+
+TEST_CASE("translate: inline PTX is refused") {
+  CHECK(refusal_of("void f() {\n  asm volatile(\"mov.u32 %0, %laneid;\" : \"=r\"(x));\n}") ==
+        "a.cu:2: inline PTX is not supported: mov.u32 %0, %laneid;");
+  CHECK(refusal_of("# 40 \"a.cu\"\n__asm__ __volatile__ (\"{ .reg .b32 x;\"\n\" add; }\");") ==
+        "a.cu:40: inline PTX is not supported: { .reg .b32 x; add; }");
+  CHECK(refusal_of("asm(\"" + std::string(100, 'x') + "\");") ==
+        "a.cu:1: inline PTX is not supported: " + std::string(60, 'x'));
+  CHECK(refusal_of("asm(R\"(\nbar.sync 0;)\");") == "a.cu:1: inline PTX is not supported: ( bar.sync 0;)");
+}
+
+TEST_CASE("translate: a small program") {
+  CHECK(tidied(translated("template <int BLOCK>\n"
+                          " void reduce(const float* in, float* out, int n) {\n"
+                          "  extern __attribute__((aligned(16))) __flashsteps_shared__ float smem[];\n"
+                          "  __flashsteps_shared__ float total;\n"
+                          "  for (int s = BLOCK >> 1; s > 0; s >>= 1)\n"
+                          "    if (threadIdx.x < s) smem[threadIdx.x] += smem[threadIdx.x + s];\n"
+                          "}\n"
+                          "int main() {\n"
+                          "  const int n = 1 << 20;\n"
+                          "  do { reduce<256><<<(n + 255) / 256, 256, 256 * sizeof(float)>>>(in, out, n); "
+                          "check(\"a.cu\", 10); } while (0);\n"
+                          "  std::cout << out[0] << std::endl;\n"
+                          "}\n")) ==
+        tidied("template <int BLOCK>\n"
+               " void reduce(const float* in, float* out, int n) {\n"
+               "  float* const smem = reinterpret_cast<float*>(::emulator::program::smem)    ;\n"
+               "  static constinit thread_local float total;\n"
+               "  for (int s = BLOCK >> 1; s > 0; s >>= 1)\n"
+               "    if (threadIdx.x < s) smem[threadIdx.x] += smem[threadIdx.x + s];\n"
+               "}\n"
+               "int main() {\n"
+               "  const int n = 1 << 20;\n"
+               "  do { ::emulator::program::launch({\"a.cu\", 10}, dim3((n + 255) / 256), dim3( 256), 256 * "
+               "sizeof(float), "
+               "nullptr, [=](auto... flashsteps_args) { reduce<256>(flashsteps_args...); }, in, out, n); "
+               "check(\"a.cu\", 10); } while (0);\n"
+               "  std::cout << out[0] << std::endl;\n"
+               "}\n"));
+}
