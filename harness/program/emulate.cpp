@@ -46,13 +46,26 @@ class Folder {
 
 using Words = std::vector<std::string>;
 
-// Runs a program without a shell, so that paths need no quoting, and waits for it. Returns what waitpid()
-// says.
+// While it lives, Ctrl-C ends the process that is waited for, and not this one, which has a folder to delete.
+class InterruptsIgnored {
+ public:
+  InterruptsIgnored() : before_(std::signal(SIGINT, SIG_IGN)) {}
+  ~InterruptsIgnored() { std::signal(SIGINT, before_); }
+  InterruptsIgnored(const InterruptsIgnored&) = delete;
+  InterruptsIgnored& operator=(const InterruptsIgnored&) = delete;
+
+ private:
+  void (*before_)(int);
+};
+
+// Runs a program without a shell, so that paths need no quoting. Returns what waitpid() says of it.
 int run_process(const Words& words, const Words& environment = {}) {
   std::cout.flush();
+  const InterruptsIgnored ignored;
   const pid_t child = fork();
   if (child == -1) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
   if (child == 0) {
+    std::signal(SIGINT, SIG_DFL);
     std::vector<char*> argv;
     for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
     argv.push_back(nullptr);
@@ -151,6 +164,7 @@ int emulate_program(const Options& options) {
         std::cout << "mode " << mode << (mode == "random" ? ", seed " + std::to_string(seed) : "")
                   << std::endl;
       worst = std::max<int>(worst, run_program(program, options, mode, seed));
+      if (worst == kCrashedOrHung) return worst;  // Ctrl-C ends all
     }
   }
   return worst;
