@@ -238,7 +238,8 @@ struct Product {
   };
 };
 
-// ---- One warp of a warpgroup comes late. When the others' wait returns, has it come?
+// ---- One warp of a warpgroup comes late. When the others' wait returns, has it come? And is its part
+// complete, so that another warp may overwrite what it reads?
 struct LateStorage {
   SwizzledTile<__half, 64, 64, 128> a, b;
   int latest;
@@ -247,11 +248,14 @@ struct LateStorage {
 __global__ void wait_for_the_late_warp(const uint32_t* in, uint32_t* out) {
   auto& shared = *reinterpret_cast<LateStorage*>(smem);
   volatile int& latest = shared.latest;
-  for (int i = threadIdx.x; i < int(sizeof(shared) / 4); i += 128) reinterpret_cast<uint32_t*>(smem)[i] = 0;
-  fence_proxy_async();  // wgmma sees what this thread has written
-  __syncthreads();
+  constexpr int WORDS = (sizeof(shared.a) + sizeof(shared.b)) / 4;
+  uint32_t* const words = reinterpret_cast<uint32_t*>(&shared.a);
+  const int warp = threadIdx.x / 32;
   for (int late = 0; late < 4; ++late) {
-    if (int(threadIdx.x / 32) == late) {
+    for (int i = threadIdx.x; i < WORDS; i += 128) words[i] = 0x3c003c00;  // 1, twice
+    fence_proxy_async();  // wgmma sees what this thread has written
+    __syncthreads();
+    if (warp == late) {
       for (int i = 0; i < 50; ++i) __nanosleep(1000);
       latest = late + 1;
     }
@@ -263,7 +267,11 @@ __global__ void wait_for_the_late_warp(const uint32_t* in, uint32_t* out) {
     warpgroup_commit_batch();
     warpgroup_wait<0>();
     warpgroup_fence_operand(acc);
-    out[late * 128 + threadIdx.x] = in[threadIdx.x] + latest + int(acc[0]);  // late + 1 and 0
+    const int seen = latest;  // late + 1
+    if (warp == (late + 1) % 4) {
+      for (int i = threadIdx.x % 32; i < WORDS; i += 32) words[i] = 0x40004000;  // 2, twice
+    }
+    out[late * 128 + threadIdx.x] = in[threadIdx.x] + seen + int(acc[0]);  // 16
     __syncthreads();
   }
 }
