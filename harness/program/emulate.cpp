@@ -104,10 +104,21 @@ void compile(Words command, const Words& more) {
   if (run_process(command) != 0) throw UsageError("emulate: the program was not compiled");
 }
 
-// Of headers that are neither the system's nor the emulator's.
+// Of files that are neither the system's nor the emulator's.
 bool is_own(std::string_view path) {
   return !path.starts_with("/usr/") && !path.starts_with("<") &&
-         path.find("/common/emulator/") == std::string_view::npos;
+         !path.starts_with(FLASHSTEPS_ROOT "/common/");
+}
+
+// As -D would define them, but behind the emulator's own headers, in which N is a name like others.
+std::string definitions(const std::vector<std::string>& macros) {
+  std::string text;
+  for (const std::string& macro : macros) {
+    const size_t equals = macro.find('=');
+    const std::string value = equals == std::string::npos ? "1" : macro.substr(equals + 1);
+    text += "#define " + macro.substr(0, equals) + " " + value + "\n";
+  }
+  return text;
 }
 
 void build(const Options& options, const Folder& folder, const std::string& program) {
@@ -115,12 +126,18 @@ void build(const Options& options, const Folder& folder, const std::string& prog
   Words flags = split(FLASHSTEPS_GCC_FLAGS);
   flags.insert(flags.begin(), {FLASHSTEPS_GCC, "-std=gnu++20"});
 
-  Words preprocess{
-      "-E",       "-x", "c++", "-include", emulator + "/cuda_program.h", "-I" + emulator + "/cuda_headers",
-      "-I" + root};
+  Words preprocess{"-E",
+                   "-x",
+                   "c++",
+                   "-include",
+                   emulator + "/cuda_program.h",
+                   "-include",
+                   folder / "macros.h",
+                   "-I" + emulator + "/cuda_headers",
+                   "-I" + root};
   for (const std::string& include : options.include_folders) preprocess.push_back("-I" + include);
-  for (const std::string& macro : options.macros) preprocess.push_back("-D" + macro);
   preprocess.insert(preprocess.end(), {"-o", folder / "preprocessed", options.program});
+  write_file(folder / "macros.h", definitions(options.macros));
   compile(flags, preprocess);
 
   std::string translated;
