@@ -101,6 +101,8 @@ void build(const Options& options, const Folder& folder, const std::string& prog
   const std::string root = FLASHSTEPS_ROOT, emulator = root + "/common/emulator";
   Words flags = split(FLASHSTEPS_GCC_FLAGS);
   flags.insert(flags.begin(), {FLASHSTEPS_GCC, "-std=gnu++20"});
+  // What may have no value often has one, and += of a volatile is deprecated in C++20 only.
+  flags.insert(flags.end(), {"-Wno-error=maybe-uninitialized", "-Wno-volatile"});
 
   Words preprocess{
       "-E",       "-x", "c++", "-include", emulator + "/cuda_program.h", "-I" + emulator + "/cuda_headers",

@@ -11,7 +11,9 @@ import pytest
 from test_program import FLASHSTEPS, PATIENCE, run
 
 PROGRAMS = Path(__file__).resolve().parent / "emulate"
-RIGHT = ["constants_and_streams", "dynamic_shared", "reduce", "templates", "vector_add"]
+RIGHT = [
+    "constants_and_streams", "dynamic_shared", "groups", "reduce", "runtime", "templates", "vector_add",
+]  # fmt: skip
 # What is found: a launch, and text of the lines that are named.
 WRONG = {
     "missing_barrier": [("reverse<<<", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[127 -"])],
@@ -86,12 +88,31 @@ def test_headers_of_a_folder_are_translated_too(tmp_path: Path) -> None:
     assert done.returncode == 2 and "launch.h: No such file" in done.stderr
 
 
+def test_what_only_may_have_no_value_is_compiled(tmp_path: Path) -> None:
+    text = """
+__global__ void sum(volatile int* out, int n) {
+  int value;
+  if (n > 3) value = n;
+  for (int i = 0; i < 3; i++) out[0] += i;
+  if (n > 3) atomicAdd((int*)out, value);
+  if (n > 5) atomicAdd((int*)out, value);
+}
+int main() { sum<<<1, 1>>>(nullptr, 0); }
+"""
+    assert emulate(tmp_path, text.replace("out[0]", "if (n < 0) out[0]"), "program.cu").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ('__global__ void f() { asm("bar.sync 0;"); }', "program.cu:1: inline PTX is not supported: bar.sync 0;"),
         ("int main() { return x; }", "program.cu:1:21: error: 'x' was not declared"),
         ("__global__ void __cluster_dims__(2) f() {}", "clusters are not supported by flashsteps emulate"),
+        (
+            "__global__ void f() {}\nint main() { cudaLaunchKernel((void*)f, 1, 32, nullptr); }",
+            "program.cu:2:30: error: call to 'emulator::cuda::cudaLaunchKernel' declared with attribute error: "
+            "give cudaLaunchKernel the kernel itself, without a cast to void*",
+        ),
     ],
 )
 def test_what_cannot_be_compiled_is_said_at_its_line(tmp_path: Path, text: str, said: str) -> None:
