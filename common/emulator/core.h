@@ -297,7 +297,7 @@ extern constinit thread_local Fiber* self EMULATOR_FAST_TLS;
 // The one that the thread is part of: the current one, or another of its cluster.
 Cta& cta_of(const Fiber& fiber);
 
-// Has the running thread written what another lane of its warp has written, too? The race detector asks it
+// Has the running thread written what another thread has written, too? The race detector asks it
 // when the value is there, which is where the thread next comes.
 extern constinit thread_local bool has_doubtful_write EMULATOR_FAST_TLS;
 void settle_doubtful_write();

@@ -76,7 +76,8 @@ void read_options() {
                                            : AsyncMode::kRandom,
                  .shuffle = mode == "random",
                  .last_cta_first = mode == "late",
-                 .race_detector = true};
+                 .race_detector = true,
+                 .same_value_by_all = true};  // a common way to say "found"
   const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), chosen.seed);
   if (error != std::errc() || end != seed.data() + seed.size())
     give_up("FLASHSTEPS_EMULATE_SEED is '" + seed + "', but must be a number from 0 to 2^64 - 1");

@@ -34,8 +34,10 @@ struct Options {
   // behaviour, whatever host_threads is: also of CTAs that meet in global memory by atomic operations and
   // volatile accesses. Only CTAs that race there may behave differently from run to run.
   bool shuffle = false;
-  bool last_cta_first = false;   // without shuffle: CTAs start in descending order of their numbers
-  bool race_detector = false;    // between threads in shared memory, between CTAs in global memory
+  bool last_cta_first = false;  // without shuffle: CTAs start in descending order of their numbers
+  bool race_detector = false;   // between threads in shared memory, between CTAs in global memory
+  // May threads of different warps or CTAs write the same value to one place, with nothing between them?
+  bool same_value_by_all = false;
   bool count = false;            // memory counters: requests, sectors, wavefronts
   uint64_t seed = 1;             // of all that is random
   int host_threads = 0;          // CTAs are spread over so many, or some more; 0: one per core

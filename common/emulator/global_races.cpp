@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
 
 namespace emulator {
 
@@ -29,6 +32,16 @@ uint32_t epoch_of(uint64_t access) { return uint32_t((access & ~kSeveralCtas) >>
 constexpr size_t kGlobalCellBytes = 2;
 constexpr size_t kGlobalBlockBytes = 16;
 constexpr size_t kGlobalCellsPerBlock = kGlobalBlockBytes / kGlobalCellBytes;
+
+// By the thread that runs here, to where another CTA has written.
+struct DoubtfulWrite {
+  uint64_t earlier = 0;  // zero: there is none
+  Site site = 0;
+  uintptr_t address = 0;
+  size_t bytes = 0;
+  unsigned char before[kGlobalBlockBytes] = {};  // what the other CTA has written
+};
+constinit thread_local DoubtfulWrite doubtful;
 
 uintptr_t first_block(const GlobalRange& range) { return range.begin / kGlobalBlockBytes; }
 size_t num_blocks(const GlobalRange& range) {
@@ -62,11 +75,24 @@ GlobalRaces::~GlobalRaces() {
 }
 
 void GlobalRaces::start_cta() {
+  doubtful.earlier = 0;  // of a CTA that was given up
   cta->order = {.epoch = uint32_t(cta->index + 1), .previous_runs = launch_.overlaps};
 }
 
-void GlobalRaces::access(uintptr_t address, size_t bytes, bool write, Site site) {
+bool GlobalRaces::has_doubtful_write() { return doubtful.earlier != 0; }
+
+void GlobalRaces::settle_doubtful_write() {
+  const uint64_t earlier = std::exchange(doubtful.earlier, 0);
+  if (std::memcmp(doubtful.before, reinterpret_cast<const void*>(doubtful.address), doubtful.bytes) != 0)
+    report(doubtful.address, earlier, true, doubtful.site, true);
+}
+
+void GlobalRaces::access(uintptr_t address, size_t bytes, bool write, Site site, bool written_next) {
+  doubtful.earlier = 0;
+  doubtful.address = address;
   cta->order.touched = true;
+  if (bytes == 1) return;
+  written_next = written_next && cta->options.same_value_by_all && bytes <= kGlobalBlockBytes;
   const GlobalRange& range = *find_range(address);
   for (const uintptr_t end = address + bytes; address < end;) {
     const uintptr_t begin = address - address % kGlobalBlockBytes;
@@ -76,7 +102,7 @@ void GlobalRaces::access(uintptr_t address, size_t bytes, bool write, Site site)
     GlobalCell* const cells = &range.cells[index * kGlobalCellsPerBlock];
     // Sequentially consistent: of two CTAs that collide at this very moment, at least one sees the other.
     if (part_end - address == kGlobalBlockBytes) {
-      access_cell(block.cell, address, write, site);
+      access_cell(block.cell, address, write, site, written_next);
       if (block.split.load()) {
         for (size_t i = 0; i < kGlobalCellsPerBlock; ++i) check_cell(cells[i], address, write, site);
       }
@@ -87,21 +113,33 @@ void GlobalRaces::access(uintptr_t address, size_t bytes, bool write, Site site)
       }
       const size_t last = (part_end - 1 - begin) / kGlobalCellBytes;
       for (size_t i = (address - begin) / kGlobalCellBytes; i <= last; ++i) {
-        access_cell(cells[i], address, write, site);
+        access_cell(cells[i], address, write, site, written_next);
       }
       check_cell(block.cell, address, write, site);
     }
     address = part_end;
   }
+  if (!has_doubtful_write()) [[likely]]
+    return;
+  // The other CTA may be about to write at this very moment, on another host thread.
+  std::this_thread::sleep_for(std::chrono::microseconds(20));
+  doubtful.site = site;
+  doubtful.bytes = bytes;
+  std::memcpy(doubtful.before, reinterpret_cast<const void*>(doubtful.address), bytes);
+  emulator::has_doubtful_write = true;
 }
 
-inline void GlobalRaces::access_cell(GlobalCell& cell, uintptr_t address, bool write, Site site) {
+inline void GlobalRaces::access_cell(GlobalCell& cell, uintptr_t address, bool write, Site site,
+                                     bool written_next) {
   const uint32_t epoch = cta->order.epoch;
   const uint64_t now = uint64_t(epoch) << 32 | site;
   if (write) {
     if (epoch_of(cell.write.load()) != epoch) {
       const uint64_t earlier = cell.write.exchange(now);
-      if (!happened_before(earlier)) report(address, earlier, true, site, write);
+      if (!happened_before(earlier)) {
+        if (!written_next) report(address, earlier, true, site, write);
+        doubtful.earlier = earlier;
+      }
     }
     const uint64_t read = cell.read.load();
     if (!happened_before(read)) report(address, read, false, site, write);

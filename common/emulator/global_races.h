@@ -1,7 +1,8 @@
 // Data races in global memory, between CTAs.
 //
 // During a launch the detector remembers which CTA wrote and which read, by blocks of 16 bytes, and by cells
-// of two bytes where somebody has touched a part of a block. Launches are independent of each other.
+// of two bytes where somebody has touched a part of a block. Single bytes are not looked at: the other byte
+// of their cell may be another CTA's. Launches are independent of each other.
 //
 // Within a launch, CTAs run in no order unless they make one: what a CTA has done before a __threadfence() is
 // published by its next atomic operation or volatile write, and known to a CTA that has carried out an atomic
@@ -28,14 +29,19 @@ class GlobalRaces {
 
   // All of them by the running thread.
   void start_cta();
-  void access(uintptr_t address, size_t bytes, bool write, Site site);
+  // written_next: a write of plain code, see shared_races.h.
+  void access(uintptr_t address, size_t bytes, bool write, Site site, bool written_next = false);
+  // With the option same_value_by_all, CTAs may write the same value to the same place. Whether a write is
+  // such a one is known when the thread next comes to the emulator.
+  static bool has_doubtful_write();
+  void settle_doubtful_write();
   void fence();
   void publish();
   void acquire();
   void poll() { cta->order.polls = true; }
 
  private:
-  void access_cell(GlobalCell& cell, uintptr_t address, bool write, Site site);
+  void access_cell(GlobalCell& cell, uintptr_t address, bool write, Site site, bool written_next);
   void check_cell(const GlobalCell& cell, uintptr_t address, bool write, Site site);
   uint64_t cta_of(uint32_t epoch);
   bool is_mine(uint64_t access);

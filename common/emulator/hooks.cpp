@@ -17,8 +17,8 @@ namespace {
 
 enum class Kind { kPlain, kPartOfRange, kVolatile };
 
-void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
-  cta->launch->global_races->access(address, bytes, write, site);
+void global_access(uintptr_t address, size_t bytes, bool write, Site site, bool written_next = false) {
+  cta->launch->global_races->access(address, bytes, write, site, written_next);
   if (!write && !cta->options.count) cta->recent_reads.add(address, bytes);
 }
 
@@ -52,7 +52,7 @@ void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
   if (shared) {
     cta->races->shared_access(*self, address, bytes, write, site_of(pc), kind == Kind::kPlain);
   } else {
-    global_access(address, bytes, write, site_of(pc));
+    global_access(address, bytes, write, site_of(pc), kind == Kind::kPlain);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/emulator/cluster_state.h"
+#include "common/emulator/global_races.h"
 #include "common/emulator/lane_copies.h"
 #include "common/emulator/tile_layouts.h"
 
@@ -413,7 +414,8 @@ inline void SharedRaces::for_each_block(uintptr_t address, size_t bytes, Visit v
     if (whole && block.cell_shift == kBlockShift) {
       visit(block, std::span(&block.cell, 1), true);
     } else {
-      const int wanted = (address | part_end) % 4 == 0 ? 2 : 1;
+      const uintptr_t ends = address | part_end;
+      const int wanted = ends % 4 == 0 ? 2 : ends % 2 == 0 ? 1 : 0;
       if (block.cell_shift > wanted) shadow.split(block, wanted);
       Cell* const cells = shadow.cells_of(block);
       const size_t first = (address - begin) >> block.cell_shift;
@@ -447,8 +449,9 @@ inline void SharedRaces::access_cell(Cell& cell, uintptr_t address, const Fiber&
   // Whatever could be unordered with this access was reported when its first twin was checked.
   if (same_time(cell.write, now) || (!write && includes(cell.reads[0], now))) return;
   if (!happened_before(cell.write, who, known)) {
-    if (!written_next_ || !is_write_of_lane(cell.write, who.warp))
-      report(who, address, cell.write, true, now, write);
+    const bool may_be_the_same = written_next_ && is_write_of_lane(cell.write) &&
+                                 (warp_of(cell.write) == who.warp || cta->options.same_value_by_all);
+    if (!may_be_the_same) report(who, address, cell.write, true, now, write);
     doubtful_.earlier = cell.write;
   }
   if (write) {
@@ -516,6 +519,7 @@ void SharedRaces::settle_doubtful_write() {
 
 void settle_doubtful_write() {
   has_doubtful_write = false;
+  if (GlobalRaces::has_doubtful_write()) return cta->launch->global_races->settle_doubtful_write();
   cta->races->settle_doubtful_write();
 }
 

@@ -9,8 +9,8 @@
 // same way.
 //
 // Most accesses are of 16 bytes on a multiple of 16: copies, vector loads, rows of ldmatrix. So memory is
-// remembered in blocks of 16 bytes, and by cells of four or two only where somebody has touched a part of a
-// block.
+// remembered in blocks of 16 bytes, and by cells of four bytes, two or one only where somebody has touched a
+// part of a block.
 //
 // TMA accesses shared memory through a separate path, the async proxy. What threads have written must not
 // only have happened before a copy; a proxy fence must also follow the write. That is learned in the same
@@ -22,6 +22,7 @@
 // stores of each warp have times of their own.
 //
 // Lanes of a warp may write the same value to the same place: it does not matter whose write is the last.
+// With the option same_value_by_all, so may all threads of the CTA.
 //
 // It errs on the side of silence: __syncwarp of some lanes counts for the whole warp; when several lanes of a
 // warp let others know at different times, the latest counts for each; of several concurrent readers two are
@@ -172,9 +173,7 @@ class SharedRaces {
   static bool is_write_of_warp(Epoch write, int warp) {
     return is_whole_warp(write) && !is_copy(write) && !is_on_way(write) && warp_of(write) == warp;
   }
-  static bool is_write_of_lane(Epoch write, int warp) {
-    return !is_whole_warp(write) && !is_copy(write) && warp_of(write) == warp;
-  }
+  static bool is_write_of_lane(Epoch write) { return !is_whole_warp(write) && !is_copy(write); }
   // By the same thread, warp or mbarrier as well.
   static bool same_time(Epoch a, Epoch b) { return (a >> kWhoShift) == (b >> kWhoShift); }
   // This read, or one of the whole warp at the same time.
@@ -209,7 +208,7 @@ class SharedRaces {
   };
   static constexpr int kBlockShift = 4;
   static constexpr size_t kBlockBytes = 1 << kBlockShift;
-  static constexpr size_t kMaxCells = kBlockBytes / 2;  // of a block
+  static constexpr size_t kMaxCells = kBlockBytes;  // of a block
   struct Block {
     Cell cell;                         // of all its bytes, unless they differ:
     uint8_t cell_shift = kBlockShift;  // then each 1 << cell_shift of them have a cell

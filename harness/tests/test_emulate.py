@@ -12,12 +12,18 @@ from test_program import FLASHSTEPS, PATIENCE, run
 
 PROGRAMS = Path(__file__).resolve().parent / "emulate"
 RIGHT = [
-    "constants_and_streams", "dynamic_shared", "groups", "reduce", "runtime", "templates", "vector_add",
+    "bytes", "constants_and_streams", "dynamic_shared", "groups", "reduce", "runtime", "same_value", "templates",
+    "vector_add",
 ]  # fmt: skip
 # What is found: a launch, and text of the lines that are named.
 WRONG = {
+    "byte_race": [("rotate<<<", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[(threadIdx"])],
     "missing_barrier": [("reverse<<<", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[127 -"])],
     "out_of_bounds": [("fill<<<", "0 bytes after the end of an allocation of 4000 bytes", ["if (i <= n)"])],
+    "other_value": [
+        ("find<<<", "race between CTAs on global memory", ["by several blocks"]),
+        ("find_in_block<<<", "race on shared memory", ["by several warps"]),
+    ],
     "divides_by_zero": [("divide<<<", "an integer is divided by zero", ["1000 / in"])],
     "two_bugs": [
         ("neighbour<<<", "race on shared memory", ["tile[threadIdx.x] = in", "without a barrier"]),
