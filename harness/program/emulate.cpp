@@ -97,6 +97,13 @@ bool is_own(std::string_view path) {
          path.find("/common/emulator/") == std::string_view::npos;
 }
 
+// A -D option: NAME or NAME=VALUE.
+std::string definition(const std::string& option) {
+  const size_t equals = option.find('=');
+  return "#define " + option.substr(0, equals) + " " +
+         (equals == std::string::npos ? "1" : option.substr(equals + 1)) + "\n";
+}
+
 void build(const Options& options, const Folder& folder, const std::string& program) {
   const std::string root = FLASHSTEPS_ROOT, emulator = root + "/common/emulator";
   Words flags = split(FLASHSTEPS_GCC_FLAGS);
@@ -104,12 +111,14 @@ void build(const Options& options, const Folder& folder, const std::string& prog
   // What may have no value often has one, and += of a volatile is deprecated in C++20 only.
   flags.insert(flags.end(), {"-Wno-error=maybe-uninitialized", "-Wno-volatile"});
 
-  Words preprocess{
-      "-E",       "-x", "c++", "-include", emulator + "/cuda_program.h", "-I" + emulator + "/cuda_headers",
-      "-I" + root};
+  Words preprocess{"-E", "-x", "c++", "-I" + emulator + "/cuda_headers", "-I" + root};
   for (const std::string& include : options.include_folders) preprocess.push_back("-I" + include);
-  for (const std::string& macro : options.macros) preprocess.push_back("-D" + macro);
-  preprocess.insert(preprocess.end(), {"-o", folder / "preprocessed", options.program});
+  // Behind the emulator's headers, which have names such as N themselves. (g++ takes any -D first.)
+  std::string macros;
+  for (const std::string& macro : options.macros) macros += definition(macro);
+  write_file(folder / "macros.h", macros);
+  preprocess.insert(preprocess.end(), {"-include", emulator + "/cuda_program.h", "-include",
+                                       folder / "macros.h", "-o", folder / "preprocessed", options.program});
   compile(flags, preprocess);
 
   std::string translated;

@@ -82,6 +82,8 @@ def test_the_program_gets_its_arguments_and_its_status_counts(tmp_path: Path) ->
     done = emulate(tmp_path, MAIN, "-D", "N=0", "program.cu", "--", "--mode", "7")
     assert (done.returncode, done.stdout, done.stderr) == (0, "--mode\n7\n", "")
     assert emulate(tmp_path, MAIN, "-D", "N=5", "program.cu").returncode == 1
+    text = "#if M == 3 && defined(T)\nint main() { return K(4) - 4; }\n#endif\n"
+    assert emulate(tmp_path, text, "-D", "M=3", "-D", "T", "-D", "K(x)=x", "program.cu").returncode == 0
 
 
 def test_headers_of_a_folder_are_translated_too(tmp_path: Path) -> None:
