@@ -54,6 +54,13 @@ __global__ void groups(int* sums, Extremes* extremes, int* scans, int* kept, int
   if (i % 3 == 1) kept[append(num_kept)] = i;
 }
 
+// A block that is smaller than its tile.
+__global__ void small_block(int* sum) {
+  auto warp = cg::tiled_partition<32>(cg::this_thread_block());
+  int all = cg::reduce(warp, int(threadIdx.x), cg::plus<int>());
+  if (threadIdx.x == 0) *sum = all;
+}
+
 int main() {
   const int n = 256;
   int *sums, *scans, *kept, *num_kept;
@@ -84,5 +91,7 @@ int main() {
   }
   int sum = 0;
   for (int k = 0; k < 85; k++) sum += kept[k];
+  small_block<<<1, 8>>>(sums);
+  right = cudaDeviceSynchronize() == cudaSuccess && sums[0] == 28 && right;
   printf(right && sum == 85 * (1 + 253) / 2 ? "ok\n" : "wrong\n");
 }
