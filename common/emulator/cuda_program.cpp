@@ -163,6 +163,25 @@ cudaError_t cudaFree(void* memory) {
     return result(cudaErrorInvalidValue);
   }
 }
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
+  if (memory == nullptr || bytes == 0) return result(cudaErrorInvalidValue);
+  if (is_on_device(memory, 1)) return result(cudaErrorHostMemoryAlreadyRegistered);
+  register_memory(memory, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* memory) {
+  unregister_memory(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  void* const p = const_cast<void*>(pointer);
+  if (is_on_device(pointer, 1)) {
+    *attributes = {cudaMemoryTypeManaged, 0, p, p};
+  } else {
+    *attributes = {cudaMemoryTypeUnregistered, -2, nullptr, p};
+  }
+  return cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *free = available_memory();
   *total = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
@@ -189,6 +208,14 @@ cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   if (!is_on_device(memory, bytes)) return result(cudaErrorInvalidValue);
   std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemset2D(void* memory, size_t pitch, int value, size_t width, size_t height) {
+  if (width > pitch) return result(cudaErrorInvalidPitchValue);
+  for (size_t row = 0; row < height; ++row) {
+    const cudaError_t error = cudaMemset((char*)memory + row * pitch, value, width);
+    if (error != cudaSuccess) return error;
+  }
   return cudaSuccess;
 }
 

@@ -7,6 +7,11 @@
 
 #define FLASHSTEPS_CUDA_PROGRAM  // before cuda.h, which then has no errors in the place of these functions
 
+// C++20's std::lerp, which <math.h> makes ::lerp: many programs, of earlier standards, define that.
+#define lerp flashsteps_lerp
+#include <math.h>
+#undef lerp
+
 // What nvcc includes unasked.
 #include <cassert>
 #include <cmath>
@@ -20,6 +25,16 @@
 // The emulator's headers, in front of __CUDACC__: they ask by it whether nvcc compiles.
 #include "common/cuda.h"
 #include "common/wmma.h"
+
+// Some headers ask by these whether the CUDA runtime's are there. Should a library's header include the
+// runtime's own, they are empty.
+#define __BUILTIN_TYPES_H__
+#define __CUDA_RUNTIME_API_H__
+#define __CUDA_RUNTIME_H__
+#define __DEVICE_TYPES_H__
+#define __DRIVER_TYPES_H__
+#define __VECTOR_FUNCTIONS_H__
+#define __VECTOR_TYPES_H__
 
 namespace emulator::program {
 
@@ -54,6 +69,8 @@ namespace emulator::cuda {
   X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")           \
   X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch")      \
   X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")             \
+  X(cudaErrorPeerAccessAlreadyEnabled, 704, "peer access is already enabled")           \
+  X(cudaErrorHostMemoryAlreadyRegistered, 712, "the memory is already registered")      \
   X(cudaErrorAssert, 710, "device-side assert triggered")                               \
   X(cudaErrorMisalignedAddress, 716, "misaligned address")                              \
   X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                          \
@@ -86,7 +103,7 @@ struct CUstream_st;
 struct CUevent_st;
 using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;
-constexpr unsigned cudaMemAttachGlobal = 1, cudaMemAttachHost = 2;
+constexpr unsigned cudaMemAttachGlobal = 1, cudaMemAttachHost = 2, cudaMemAttachSingle = 4;
 constexpr unsigned cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2,
                    cudaHostAllocWriteCombined = 4;
 constexpr int cudaCpuDeviceId = -1;
@@ -104,10 +121,53 @@ cudaError_t cudaMallocPitch(auto** p, size_t* pitch, size_t width, size_t height
 cudaError_t cudaFree(void* memory);
 inline cudaError_t cudaFreeAsync(void* memory, cudaStream_t) { return cudaFree(memory); }
 inline cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+// Memory of the host's that kernels may touch from now on.
+constexpr unsigned cudaHostRegisterDefault = 0, cudaHostRegisterPortable = 1, cudaHostRegisterMapped = 2,
+                   cudaHostRegisterReadOnly = 8;
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void* memory);
 inline cudaError_t cudaHostGetDevicePointer(auto** device, void* host, unsigned) {
   return *(void**)device = host, cudaSuccess;
 }
+enum cudaMemoryType {
+  cudaMemoryTypeUnregistered,
+  cudaMemoryTypeHost,
+  cudaMemoryTypeDevice,
+  cudaMemoryTypeManaged
+};
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  int device;
+  void *devicePointer, *hostPointer;
+};
+// All that kernels may touch counts as managed.
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer);
+enum cudaMemoryAdvise {
+  cudaMemAdviseSetReadMostly = 1,
+  cudaMemAdviseUnsetReadMostly,
+  cudaMemAdviseSetPreferredLocation,
+  cudaMemAdviseUnsetPreferredLocation,
+  cudaMemAdviseSetAccessedBy,
+  cudaMemAdviseUnsetAccessedBy,
+};
+inline cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int) { return cudaSuccess; }
 inline cudaError_t cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t = nullptr) {
+  return cudaSuccess;
+}
+// CUDA 13's.
+enum cudaMemLocationType { cudaMemLocationTypeDevice = 1, cudaMemLocationTypeHost };
+struct cudaMemLocation {
+  cudaMemLocationType type;
+  int id;
+};
+inline cudaError_t cudaMemPrefetchAsync(const void*, size_t, cudaMemLocation, unsigned,
+                                        cudaStream_t = nullptr) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, cudaMemLocation) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t = 0, unsigned = 4) {
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
@@ -131,6 +191,7 @@ cudaError_t cudaMemset(void* memory, int value, size_t bytes);
 inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t = nullptr) {
   return cudaMemset(memory, value, bytes);
 }
+cudaError_t cudaMemset2D(void* memory, size_t pitch, int value, size_t width, size_t height);
 
 // Symbols: __device__ and __constant__ variables, which are variables of the program.
 inline cudaError_t cudaMemcpyToSymbol(const auto& symbol, const void* from, size_t bytes, size_t offset = 0,
@@ -171,6 +232,19 @@ inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, 
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 inline cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned = 0) { return cudaSuccess; }
+inline cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return *least = *greatest = 0, cudaSuccess;
+}
+#define CUDART_CB
+using cudaHostFn_t = void (*)(void*);
+using cudaStreamCallback_t = void (*)(cudaStream_t, cudaError_t, void*);
+inline cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* data) {
+  return function(data), cudaSuccess;
+}
+inline cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data,
+                                         unsigned) {
+  return function(stream, cudaPeekAtLastError(), data), cudaSuccess;
+}
 // Returns the error of a kernel that had a bug, once.
 cudaError_t cudaDeviceSynchronize();
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaDeviceSynchronize(); }
@@ -204,31 +278,50 @@ struct cudaDeviceProp {
   int asyncEngineCount = 3, deviceOverlap = 1, concurrentKernels = 1, computeMode = 0, ECCEnabled = 1;
   int managedMemory = 1, concurrentManagedAccess = 1, unifiedAddressing = 1, canMapHostMemory = 1;
   int pageableMemoryAccess = 0, cooperativeLaunch = 0, integrated = 0, kernelExecTimeoutEnabled = 0;
+  int cooperativeMultiDeviceLaunch = 0, isMultiGpuBoard = 0, tccDriver = 0, computePreemptionSupported = 1;
+  int globalL1CacheSupported = 1, localL1CacheSupported = 1, streamPrioritiesSupported = 1;
+  int maxTexture1D = 131072, maxTexture2D[2] = {131072, 65536}, maxTexture3D[3] = {16384, 16384, 16384};
+  int maxTexture1DLayered[2] = {32768, 2048}, maxTexture2DLayered[3] = {32768, 32768, 2048};
+  size_t textureAlignment = 512, texturePitchAlignment = 32, surfaceAlignment = 512;
   int pciBusID = 0, pciDeviceID = 0, pciDomainID = 0;
 };
 // The attribute, its number, and the property that has its value.
 #define FLASHSTEPS_CUDA_ATTRIBUTES(X)                                            \
   X(cudaDevAttrMaxThreadsPerBlock, 1, maxThreadsPerBlock)                        \
   X(cudaDevAttrMaxBlockDimX, 2, maxThreadsDim[0])                                \
+  X(cudaDevAttrMaxBlockDimY, 3, maxThreadsDim[1])                                \
+  X(cudaDevAttrMaxBlockDimZ, 4, maxThreadsDim[2])                                \
   X(cudaDevAttrMaxGridDimX, 5, maxGridSize[0])                                   \
+  X(cudaDevAttrMaxGridDimY, 6, maxGridSize[1])                                   \
+  X(cudaDevAttrMaxGridDimZ, 7, maxGridSize[2])                                   \
   X(cudaDevAttrMaxSharedMemoryPerBlock, 8, sharedMemPerBlock)                    \
   X(cudaDevAttrTotalConstantMemory, 9, totalConstMem)                            \
   X(cudaDevAttrWarpSize, 10, warpSize)                                           \
   X(cudaDevAttrMaxRegistersPerBlock, 12, regsPerBlock)                           \
   X(cudaDevAttrClockRate, 13, clockRate)                                         \
+  X(cudaDevAttrGpuOverlap, 15, deviceOverlap)                                    \
   X(cudaDevAttrMultiProcessorCount, 16, multiProcessorCount)                     \
+  X(cudaDevAttrIntegrated, 18, integrated)                                       \
+  X(cudaDevAttrCanMapHostMemory, 19, canMapHostMemory)                           \
+  X(cudaDevAttrComputeMode, 20, computeMode)                                     \
+  X(cudaDevAttrConcurrentKernels, 31, concurrentKernels)                         \
   X(cudaDevAttrMemoryClockRate, 36, memoryClockRate)                             \
   X(cudaDevAttrGlobalMemoryBusWidth, 37, memoryBusWidth)                         \
   X(cudaDevAttrL2CacheSize, 38, l2CacheSize)                                     \
   X(cudaDevAttrMaxThreadsPerMultiProcessor, 39, maxThreadsPerMultiProcessor)     \
+  X(cudaDevAttrAsyncEngineCount, 40, asyncEngineCount)                           \
+  X(cudaDevAttrUnifiedAddressing, 41, unifiedAddressing)                         \
   X(cudaDevAttrComputeCapabilityMajor, 75, major)                                \
   X(cudaDevAttrComputeCapabilityMinor, 76, minor)                                \
   X(cudaDevAttrMaxSharedMemoryPerMultiprocessor, 81, sharedMemPerMultiprocessor) \
   X(cudaDevAttrMaxRegistersPerMultiprocessor, 82, regsPerMultiprocessor)         \
   X(cudaDevAttrManagedMemory, 83, managedMemory)                                 \
+  X(cudaDevAttrPageableMemoryAccess, 88, pageableMemoryAccess)                   \
   X(cudaDevAttrConcurrentManagedAccess, 89, concurrentManagedAccess)             \
   X(cudaDevAttrCooperativeLaunch, 95, cooperativeLaunch)                         \
-  X(cudaDevAttrMaxSharedMemoryPerBlockOptin, 97, sharedMemPerBlockOptin)
+  X(cudaDevAttrMaxSharedMemoryPerBlockOptin, 97, sharedMemPerBlockOptin)         \
+  X(cudaDevAttrMaxBlocksPerMultiprocessor, 106, maxBlocksPerMultiProcessor)      \
+  X(cudaDevAttrReservedSharedMemoryPerBlock, 111, reservedSharedMemPerBlock)
 enum cudaDeviceAttr {
 #define FLASHSTEPS_ENUMERATOR(NAME, NUMBER, PROPERTY) NAME = NUMBER,
   FLASHSTEPS_CUDA_ATTRIBUTES(FLASHSTEPS_ENUMERATOR)
@@ -236,6 +329,18 @@ enum cudaDeviceAttr {
 };
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
+enum cudaComputeMode {
+  cudaComputeModeDefault,
+  cudaComputeModeExclusive,
+  cudaComputeModeProhibited,
+  cudaComputeModeExclusiveProcess,
+};
+constexpr unsigned cudaDeviceScheduleAuto = 0, cudaDeviceScheduleSpin = 1, cudaDeviceScheduleYield = 2,
+                   cudaDeviceScheduleBlockingSync = 4, cudaDeviceBlockingSync = 4, cudaDeviceMapHost = 8;
+inline cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+enum cudaLimit { cudaLimitStackSize, cudaLimitPrintfFifoSize, cudaLimitMallocHeapSize };
+inline cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
+inline cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device);
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
@@ -257,7 +362,20 @@ enum cudaFuncCache {
   cudaFuncCachePreferL1,
   cudaFuncCachePreferEqual,
 };
+enum cudaSharedCarveout {
+  cudaSharedmemCarveoutDefault = -1,
+  cudaSharedmemCarveoutMaxL1 = 0,
+  cudaSharedmemCarveoutMaxShared = 100,
+};
 inline cudaError_t cudaFuncSetAttribute(auto, cudaFuncAttribute, int) { return cudaSuccess; }
+struct cudaFuncAttributes {
+  size_t sharedSizeBytes = 0, constSizeBytes = 0, localSizeBytes = 0;
+  int maxThreadsPerBlock = 1024, numRegs = 32, ptxVersion = 90, binaryVersion = 90, cacheModeCA = 0;
+  int maxDynamicSharedSizeBytes = 49152, preferredShmemCarveout = -1;
+};
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, auto) {
+  return *attributes = {}, cudaSuccess;
+}
 inline cudaError_t cudaFuncSetCacheConfig(auto, cudaFuncCache) { return cudaSuccess; }
 inline cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
 // By its threads and shared memory: the emulator knows of no registers.
@@ -266,6 +384,32 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* ctas, const void*
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* ctas, auto* kernel, int block_size,
                                                           size_t smem_bytes) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessor(ctas, (const void*)kernel, block_size, smem_bytes);
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* ctas, auto* kernel, int block_size,
+                                                                   size_t smem_bytes, unsigned) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(ctas, (const void*)kernel, block_size, smem_bytes);
+}
+// The block with the most threads on an SM; the largest of several such.
+cudaError_t cudaOccupancyMaxPotentialBlockSizeVariableSMem(int* min_grid_size, int* block_size, auto* kernel,
+                                                           auto smem_bytes_of_block, int limit = 0) {
+  const cudaDeviceProp its;
+  int most_threads = 0;
+  *min_grid_size = *block_size = 0;
+  const int largest = limit > 0 && limit < its.maxThreadsPerBlock ? limit : its.maxThreadsPerBlock;
+  for (int size = largest; size > 0; size = (size - 1) / its.warpSize * its.warpSize) {
+    int ctas = 0;
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas, kernel, size, smem_bytes_of_block(size));
+    if (ctas * size <= most_threads) continue;
+    most_threads = ctas * size;
+    *min_grid_size = ctas * its.multiProcessorCount;
+    *block_size = size;
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxPotentialBlockSize(int* min_grid_size, int* block_size, auto* kernel,
+                                               size_t smem_bytes = 0, int limit = 0) {
+  return cudaOccupancyMaxPotentialBlockSizeVariableSMem(
+      min_grid_size, block_size, kernel, [=](int) { return smem_bytes; }, limit);
 }
 
 }  // namespace emulator::cuda
@@ -289,12 +433,33 @@ void launch(Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, c
   Launched launched{std::move(call), std::tuple<Args...>(std::move(args)...)};
   const auto body = [](void* opaque) {
     Launched& its = *static_cast<Launched*>(opaque);
-    std::apply(its.call, its.arguments);
+    // Not std::apply(), which would add a screenful to what g++ says about a template kernel.
+    [&]<size_t... I>(std::index_sequence<I...>) { its.call(std::get<I>(its.arguments)...); }
+    (std::index_sequence_for<Args...>());
   };
   run(at, grid, block, smem_bytes, body, &launched, sizeof(launched));
 }
 
 }  // namespace emulator::program
+
+namespace emulator::cuda {
+
+// arguments[i] points to a value of the type of the kernel's parameter i.
+template <typename... Args>
+cudaError_t cudaLaunchKernel(void (*kernel)(Args...), dim3 grid, dim3 block, void** arguments,
+                             size_t smem_bytes = 0, cudaStream_t stream = nullptr,
+                             Location at = Location::current()) {
+  [&]<size_t... I>(std::index_sequence<I...>) {
+    program::launch(at, grid, block, smem_bytes, stream, kernel, *static_cast<Args*>(arguments[I])...);
+  }
+  (std::index_sequence_for<Args...>());
+  return cudaPeekAtLastError();
+}
+[[gnu::error("give cudaLaunchKernel the kernel itself, without a cast to void*")]] cudaError_t
+cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t smem_bytes = 0,
+                 cudaStream_t stream = nullptr);
+
+}  // namespace emulator::cuda
 
 // ---- What programs ask the compiler for. Host and device code are one translation unit, and
 // `#ifdef __CUDA_ARCH__` is true in both.
@@ -303,6 +468,30 @@ void launch(Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, c
 #define __shared__ __flashsteps_shared__  // for translate()
 #define __managed__
 #define __cluster_dims__(...) _Pragma("GCC error \"clusters are not supported by flashsteps emulate\"")
+
+// Every atomic operation has the widest scope.
+#define atomicAdd_block atomicAdd
+#define atomicSub_block atomicSub
+#define atomicExch_block atomicExch
+#define atomicMin_block atomicMin
+#define atomicMax_block atomicMax
+#define atomicInc_block atomicInc
+#define atomicDec_block atomicDec
+#define atomicAnd_block atomicAnd
+#define atomicOr_block atomicOr
+#define atomicXor_block atomicXor
+#define atomicCAS_block atomicCAS
+#define atomicAdd_system atomicAdd
+#define atomicSub_system atomicSub
+#define atomicExch_system atomicExch
+#define atomicMin_system atomicMin
+#define atomicMax_system atomicMax
+#define atomicInc_system atomicInc
+#define atomicDec_system atomicDec
+#define atomicAnd_system atomicAnd
+#define atomicOr_system atomicOr
+#define atomicXor_system atomicXor
+#define atomicCAS_system atomicCAS
 
 #define __CUDACC__ 1
 #define __NVCC__ 1

@@ -67,6 +67,7 @@ void GlobalRaces::start_cta() {
 
 void GlobalRaces::access(uintptr_t address, size_t bytes, bool write, Site site) {
   cta->order.touched = true;
+  if (bytes == 1) return;
   const GlobalRange& range = *find_range(address);
   for (const uintptr_t end = address + bytes; address < end;) {
     const uintptr_t begin = address - address % kGlobalBlockBytes;

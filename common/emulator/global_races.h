@@ -1,7 +1,8 @@
 // Data races in global memory, between CTAs.
 //
 // During a launch the detector remembers which CTA wrote and which read, by blocks of 16 bytes, and by cells
-// of two bytes where somebody has touched a part of a block. Launches are independent of each other.
+// of two bytes where somebody has touched a part of a block. Single bytes are not looked at: the other byte
+// of their cell may be another CTA's. Launches are independent of each other.
 //
 // Within a launch, CTAs run in no order unless they make one: what a CTA has done before a __threadfence() is
 // published by its next atomic operation or volatile write, and known to a CTA that has carried out an atomic

@@ -413,7 +413,8 @@ inline void SharedRaces::for_each_block(uintptr_t address, size_t bytes, Visit v
     if (whole && block.cell_shift == kBlockShift) {
       visit(block, std::span(&block.cell, 1), true);
     } else {
-      const int wanted = (address | part_end) % 4 == 0 ? 2 : 1;
+      const uintptr_t ends = address | part_end;
+      const int wanted = ends % 4 == 0 ? 2 : ends % 2 == 0 ? 1 : 0;
       if (block.cell_shift > wanted) shadow.split(block, wanted);
       Cell* const cells = shadow.cells_of(block);
       const size_t first = (address - begin) >> block.cell_shift;

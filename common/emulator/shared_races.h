@@ -9,8 +9,8 @@
 // same way.
 //
 // Most accesses are of 16 bytes on a multiple of 16: copies, vector loads, rows of ldmatrix. So memory is
-// remembered in blocks of 16 bytes, and by cells of four or two only where somebody has touched a part of a
-// block.
+// remembered in blocks of 16 bytes, and by cells of four bytes, two or one only where somebody has touched a
+// part of a block.
 //
 // TMA accesses shared memory through a separate path, the async proxy. What threads have written must not
 // only have happened before a copy; a proxy fence must also follow the write. That is learned in the same
@@ -209,7 +209,7 @@ class SharedRaces {
   };
   static constexpr int kBlockShift = 4;
   static constexpr size_t kBlockBytes = 1 << kBlockShift;
-  static constexpr size_t kMaxCells = kBlockBytes / 2;  // of a block
+  static constexpr size_t kMaxCells = kBlockBytes;  // of a block
   struct Block {
     Cell cell;                         // of all its bytes, unless they differ:
     uint8_t cell_shift = kBlockShift;  // then each 1 << cell_shift of them have a cell

@@ -125,19 +125,14 @@ void build(const Options& options, const Folder& folder, const std::string& prog
   const std::string root = FLASHSTEPS_ROOT, emulator = root + "/common/emulator";
   Words flags = split(FLASHSTEPS_GCC_FLAGS);
   flags.insert(flags.begin(), {FLASHSTEPS_GCC, "-std=gnu++20"});
+  // What may have no value often has one, and += of a volatile is deprecated in C++20 only.
+  flags.insert(flags.end(), {"-Wno-error=maybe-uninitialized", "-Wno-volatile"});
 
-  Words preprocess{"-E",
-                   "-x",
-                   "c++",
-                   "-include",
-                   emulator + "/cuda_program.h",
-                   "-include",
-                   folder / "macros.h",
-                   "-I" + emulator + "/cuda_headers",
-                   "-I" + root};
-  for (const std::string& include : options.include_folders) preprocess.push_back("-I" + include);
-  preprocess.insert(preprocess.end(), {"-o", folder / "preprocessed", options.program});
   write_file(folder / "macros.h", definitions(options.macros));
+  Words preprocess{"-E", "-x", "c++", "-I" + emulator + "/cuda_headers", "-I" + root};
+  for (const std::string& include : options.include_folders) preprocess.push_back("-I" + include);
+  preprocess.insert(preprocess.end(), {"-include", emulator + "/cuda_program.h", "-include",
+                                       folder / "macros.h", "-o", folder / "preprocessed", options.program});
   compile(flags, preprocess);
 
   std::string translated;

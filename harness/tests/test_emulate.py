@@ -11,9 +11,10 @@ import pytest
 from test_program import FLASHSTEPS, PATIENCE, run
 
 PROGRAMS = Path(__file__).resolve().parent / "emulate"
-RIGHT = ["constants_and_streams", "dynamic_shared", "reduce", "templates", "vector_add"]
+RIGHT = ["bytes", "constants_and_streams", "dynamic_shared", "groups", "reduce", "runtime", "templates", "vector_add"]
 # What is found: a launch, and text of the lines that are named.
 WRONG = {
+    "byte_race": [("rotate<<<", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[(threadIdx"])],
     "missing_barrier": [("reverse<<<", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[127 -"])],
     "out_of_bounds": [("fill<<<", "0 bytes after the end of an allocation of 4000 bytes", ["if (i <= n)"])],
     "divides_by_zero": [("divide<<<", "an integer is divided by zero", ["1000 / in"])],
@@ -74,6 +75,8 @@ def test_the_program_gets_its_arguments_and_its_status_counts(tmp_path: Path) ->
     done = emulate(tmp_path, MAIN, "-D", "N=0", "program.cu", "--", "--mode", "7")
     assert (done.returncode, done.stdout, done.stderr) == (0, "--mode\n7\n", "")
     assert emulate(tmp_path, MAIN, "-D", "N=5", "program.cu").returncode == 1
+    text = "#if M == 3 && defined(T)\nint main() { return K(4) - 4; }\n#endif\n"
+    assert emulate(tmp_path, text, "-D", "M=3", "-D", "T", "-D", "K(x)=x", "program.cu").returncode == 0
 
 
 def test_headers_of_a_folder_are_translated_too(tmp_path: Path) -> None:
@@ -86,12 +89,32 @@ def test_headers_of_a_folder_are_translated_too(tmp_path: Path) -> None:
     assert done.returncode == 2 and "launch.h: No such file" in done.stderr
 
 
+def test_what_only_may_have_no_value_is_compiled(tmp_path: Path) -> None:
+    text = """
+__global__ void sum(volatile float* out, int n) {
+  float value;
+  if (n > 0) {
+    for (int i = 0; i < 3; i++) out[0] += i;
+    value = out[0];
+  }
+  if (threadIdx.x < n) atomicAdd((float*)out, value);
+}
+int main() { sum<<<1, 1>>>(nullptr, 0); }
+"""
+    assert emulate(tmp_path, text, "program.cu").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ('__global__ void f() { asm("bar.sync 0;"); }', "program.cu:1: inline PTX is not supported: bar.sync 0;"),
         ("int main() { return x; }", "program.cu:1:21: error: 'x' was not declared"),
         ("__global__ void __cluster_dims__(2) f() {}", "clusters are not supported by flashsteps emulate"),
+        (
+            "__global__ void f() {}\nint main() { cudaLaunchKernel((void*)f, 1, 32, nullptr); }",
+            "program.cu:2:30: error: call to 'emulator::cuda::cudaLaunchKernel' declared with attribute error: "
+            "give cudaLaunchKernel the kernel itself, without a cast to void*",
+        ),
     ],
 )
 def test_what_cannot_be_compiled_is_said_at_its_line(tmp_path: Path, text: str, said: str) -> None:

@@ -2,6 +2,9 @@
 // more.
 #pragma once
 
+#include <cstring>
+#include <type_traits>
+
 #include "common/cuda.h"
 
 namespace emulator::cuda::cooperative_groups {
@@ -22,6 +25,20 @@ class thread_block {
 
 inline thread_block this_thread_block() { return {}; }
 
+// A group's shuffle takes any type that is only bytes, such as a struct, and moves it in parts.
+template <typename T>
+T shuffle_in_group(ShuffleMode mode, unsigned mask, T value, unsigned operand, int size, Location at) {
+  static_assert(std::is_trivially_copyable_v<T>, "a group shuffles what may be copied byte by byte");
+  for (size_t offset = 0; offset < sizeof(T); offset += sizeof(uint64_t)) {
+    const size_t bytes = std::min(sizeof(T) - offset, sizeof(uint64_t));
+    uint64_t part = 0;
+    std::memcpy(&part, reinterpret_cast<char*>(&value) + offset, bytes);
+    part = shuffle(mode, mask, part, operand, size, at);
+    std::memcpy(reinterpret_cast<char*>(&value) + offset, &part, bytes);
+  }
+  return value;
+}
+
 // SIZE threads whose ranks follow each other, all in one warp.
 template <unsigned SIZE, typename Parent = void>
 class thread_block_tile {
@@ -29,6 +46,12 @@ class thread_block_tile {
                 "tiles of 1, 2, 4, 8, 16 or 32 threads are emulated");
 
  public:
+  thread_block_tile() = default;
+  // Who does not care of what it is a tile writes thread_block_tile<SIZE>.
+  template <typename Other>
+  thread_block_tile(const thread_block_tile<SIZE, Other>&) {
+    static_assert(std::is_void_v<Parent>, "this is a tile of another group");
+  }
   static void sync(Location at = Location::current()) { __syncwarp(mask(), at); }
   static unsigned thread_rank() { return thread_block::thread_rank() % SIZE; }
   static constexpr unsigned num_threads() { return SIZE; }
@@ -38,19 +61,19 @@ class thread_block_tile {
 
   template <typename T>
   static T shfl(T value, int rank, Location at = Location::current()) {
-    return T(__shfl_sync(mask(), value, rank, SIZE, at));
+    return shuffle_in_group(ShuffleMode::kIndex, mask(), value, unsigned(rank), SIZE, at);
   }
   template <typename T>
   static T shfl_down(T value, unsigned delta, Location at = Location::current()) {
-    return T(__shfl_down_sync(mask(), value, delta, SIZE, at));
+    return shuffle_in_group(ShuffleMode::kDown, mask(), value, delta, SIZE, at);
   }
   template <typename T>
   static T shfl_up(T value, unsigned delta, Location at = Location::current()) {
-    return T(__shfl_up_sync(mask(), value, delta, SIZE, at));
+    return shuffle_in_group(ShuffleMode::kUp, mask(), value, delta, SIZE, at);
   }
   template <typename T>
   static T shfl_xor(T value, unsigned lane_mask, Location at = Location::current()) {
-    return T(__shfl_xor_sync(mask(), value, int(lane_mask), SIZE, at));
+    return shuffle_in_group(ShuffleMode::kXor, mask(), value, lane_mask, SIZE, at);
   }
   static int any(int predicate, Location at = Location::current()) {
     return __any_sync(mask(), predicate, at);
@@ -66,6 +89,34 @@ class thread_block_tile {
   static unsigned first_lane() { return thread_block::thread_rank() % 32 / SIZE * SIZE; }
   static unsigned mask() { return (SIZE == 32 ? 0xffffffff : (1u << SIZE % 32) - 1) << first_lane(); }
 };
+
+// Any of these groups. Its size is known when it runs.
+class thread_group {
+ public:
+  thread_group(const thread_block&) : size_(thread_block::num_threads()) {}
+  template <unsigned SIZE, typename Parent>
+  thread_group(const thread_block_tile<SIZE, Parent>&) : size_(SIZE), is_tile_(true) {}
+  void sync(Location at = Location::current()) const {
+    is_tile_ ? __syncwarp(mask(), at) : __syncthreads(at);
+  }
+  unsigned thread_rank() const { return thread_block::thread_rank() % size_; }
+  unsigned num_threads() const { return size_; }
+  unsigned size() const { return size_; }
+
+ private:
+  friend thread_group tiled_partition(const thread_group& parent, unsigned size);
+  unsigned mask() const { return ~0u >> (32 - size_) << (thread_block::thread_rank() % 32 / size_ * size_); }
+
+  unsigned size_;
+  bool is_tile_ = false;
+};
+
+inline thread_group tiled_partition(const thread_group& parent, unsigned size) {
+  thread_group tile = parent;
+  tile.size_ = size;
+  tile.is_tile_ = true;
+  return tile;
+}
 
 template <unsigned SIZE>
 thread_block_tile<SIZE, thread_block> tiled_partition(const thread_block&) {
@@ -83,17 +134,75 @@ void sync(const Group& group, Location at = Location::current()) {
   group.sync(at);
 }
 
-template <typename T = void>
-void this_grid() {
-  static_assert(sizeof(T*) == 0, "the CTAs of a grid do not wait for each other, launch two kernels");
-}
+// All threads of the launch. They cannot wait for each other.
+class grid_group {
+ public:
+  template <typename T = void>
+  static void sync() {
+    static_assert(sizeof(T*) == 0, "the CTAs of a grid do not wait for each other, launch two kernels");
+  }
+  static bool is_valid() { return false; }
+  static unsigned long long num_blocks() { return 1ull * gridDim.x * gridDim.y * gridDim.z; }
+  static unsigned long long block_rank() {
+    return (1ull * blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  }
+  static unsigned long long num_threads() { return num_blocks() * thread_block::num_threads(); }
+  static unsigned long long size() { return num_threads(); }
+  static unsigned long long thread_rank() {
+    return block_rank() * thread_block::num_threads() + thread_block::thread_rank();
+  }
+  static dim3 group_dim() { return gridDim; }
+  static dim3 dim_blocks() { return gridDim; }
+  static dim3 block_index() { return blockIdx; }
+};
+inline grid_group this_grid() { return {}; }
+
 template <typename T = void>
 void this_cluster() {
   static_assert(sizeof(T*) == 0, "use launch_clusters() of common/launch.h, and common/cluster.h");
 }
-template <typename T = void>
-void coalesced_threads() {
-  static_assert(sizeof(T*) == 0, "use __activemask() and functions that take a mask");
+// The lanes of a warp that come here together: their ranks leave no gaps, whichever lanes they are.
+class coalesced_group {
+ public:
+  explicit coalesced_group(unsigned lanes) : lanes_(lanes) {}
+  void sync(Location at = Location::current()) const { __syncwarp(lanes_, at); }
+  unsigned num_threads() const { return unsigned(__popc(lanes_)); }
+  unsigned size() const { return num_threads(); }
+  unsigned thread_rank() const {
+    return unsigned(__popc(lanes_ & ((1u << thread_block::thread_rank() % 32) - 1)));
+  }
+  // Of a thread with a rank that the group does not have, a shuffle returns the caller's own value.
+  template <typename T>
+  T shfl(T value, unsigned rank, Location at = Location::current()) const {
+    return from_rank(value, rank % num_threads(), at);
+  }
+  template <typename T>
+  T shfl_down(T value, unsigned delta, Location at = Location::current()) const {
+    return from_rank(value, thread_rank() + delta < num_threads() ? thread_rank() + delta : thread_rank(),
+                     at);
+  }
+  template <typename T>
+  T shfl_up(T value, unsigned delta, Location at = Location::current()) const {
+    return from_rank(value, thread_rank() < delta ? thread_rank() : thread_rank() - delta, at);
+  }
+  int any(int predicate, Location at = Location::current()) const {
+    return __any_sync(lanes_, predicate, at);
+  }
+  int all(int predicate, Location at = Location::current()) const {
+    return __all_sync(lanes_, predicate, at);
+  }
+
+ private:
+  template <typename T>
+  T from_rank(T value, unsigned rank, Location at) const {
+    unsigned lanes = lanes_;
+    for (; rank > 0; --rank) lanes &= lanes - 1;
+    return shuffle_in_group(ShuffleMode::kIndex, lanes_, value, unsigned(__ffs(int(lanes)) - 1), 32, at);
+  }
+  unsigned lanes_;
+};
+inline coalesced_group coalesced_threads(Location at = Location::current()) {
+  return coalesced_group(__activemask(at));
 }
 
 }  // namespace emulator::cuda::cooperative_groups

@@ -23,7 +23,10 @@ template <unsigned SIZE, typename Parent, typename T, typename Operation>
 T reduce(const thread_block_tile<SIZE, Parent>& tile, T value, Operation operation,
          Location at = Location::current()) {
   for (unsigned distance = SIZE / 2; distance > 0; distance /= 2) {
-    value = operation(value, tile.shfl_xor(value, distance, at));
+    const T other = tile.shfl_xor(value, distance, at);
+    // In a block of 8 threads, a tile of 32 has 8.
+    const bool exists = (thread_block::thread_rank() ^ distance) < thread_block::num_threads();
+    if (exists) value = operation(value, other);
   }
   return value;
 }
