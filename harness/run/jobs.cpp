@@ -48,8 +48,9 @@ class Choice {
   json device_;
 };
 
-// The step of that name, with the tensors prepared for it.
-const Step& prepare_step(const std::string& step_name, const Backend& backend, const Choice& choice,
+// The step of that name, with the tensors prepared for it. (A pointer: g++ 13 takes a reference for one to an
+// argument.)
+const Step* prepare_step(const std::string& step_name, const Backend& backend, const Choice& choice,
                          DeviceTensors& tensors) {
   const StepChoice named = find_steps(step_name).front();
   const Step* const step = named.built_for(backend.kind());
@@ -59,7 +60,7 @@ const Step& prepare_step(const std::string& step_name, const Backend& backend, c
   AttentionCall call = tensors.call();
   choice.choose(named, *step, call);
   tensors.prepare_for(*step, call.configuration);
-  return *step;
+  return step;
 }
 
 int warps_of_cta(const LaunchRecord& kernel) {
@@ -164,12 +165,12 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
       // On a GPU every element is compared, also those whose rows were not sampled for the reference.
       const bool compare = task.at("compare");
       if (compare && !prepared->trusted) {
-        const Step& v01 = prepare_step(kTrustedStep, *backend, choice, prepared->tensors);
+        const Step& v01 = *prepare_step(kTrustedStep, *backend, choice, prepared->tensors);
         prepared->tensors.poison(Poison::kNan);
         backend->run(v01, prepared->tensors.call());
         prepared->trusted = prepared->tensors.download_outputs();
       }
-      const Step& step = prepare_step(step_name, *backend, choice, prepared->tensors);
+      const Step& step = *prepare_step(step_name, *backend, choice, prepared->tensors);
       const AttentionCall& call = prepared->tensors.call();
       result.part = kPartNames[int(step.info.part)];
       if (step.info.num_configurations() > 0) {
@@ -237,7 +238,7 @@ void bench_steps(const json& request, const EmitEvent& emit) {
   }
   for (const auto& [step_name, samples] : request.at("steps").items()) {
     emit({{"event", "begin"}, {"step", step_name}});
-    const Step& step = prepare_step(step_name, *backend, choice, prepared->tensors);
+    const Step& step = *prepare_step(step_name, *backend, choice, prepared->tensors);
     enter(step_name, gpu.make_timer(step, prepared->tensors.call(), request.at("cold_l2")), samples);
   }
   // Everybody has a turn in every round: whatever the clocks do, they do it to every step alike.
@@ -258,7 +259,7 @@ void bench_steps(const json& request, const EmitEvent& emit) {
 void trace_step(const json& request, const EmitEvent& emit) {
   const auto backend = make_emulator_backend();
   Prepared prepared(*backend, request.at("problem"));
-  const Step& step = prepare_step(request.at("step"), *backend, Choice(request, *backend), prepared.tensors);
+  const Step& step = *prepare_step(request.at("step"), *backend, Choice(request, *backend), prepared.tensors);
   emit({{"event", "trace"}, {"trace", backend->trace(step, prepared.tensors.call(), request.at("cta"))}});
 }
 
