@@ -19,6 +19,7 @@
 
 // The emulator's headers, in front of __CUDACC__: they ask by it whether nvcc compiles.
 #include "common/cuda.h"
+#include "common/emulator/ptx.h"
 #include "common/wmma.h"
 
 namespace emulator::program {

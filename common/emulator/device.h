@@ -86,6 +86,19 @@ void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Loca
 // setmaxnreg, by all lanes of a warp. An increase waits until the CTA's pool has enough registers.
 void set_max_registers(bool increase, int registers, int at_launch, Location at);
 
+// The same for inline PTX (ptx.h). So many matrices, and as many registers; of `bytes` in shared memory (4, 8
+// or 16), so many are copied, and the rest is zero.
+void ldmatrix(uint32_t* registers, int matrices, const void* row, bool transposed, Location at);
+void stmatrix(void* row, const uint32_t* registers, int matrices, bool transposed, Location at);
+void cp_async(void* shared, const void* global, int bytes, int from_global, Location at);
+
+// What is in shared memory has an address of 32 bits in its window, too: of dynamic shared memory the offset
+// from its beginning. Static __shared__ variables, which lie elsewhere on the host, are at the window's end.
+uint32_t shared_address(const void* pointer);
+void* shared_pointer(uint64_t address, Location at);
+bool is_shared(const void* pointer);
+size_t dynamic_shared_bytes();
+
 void thread_fence();  // orders memory between CTAs on different host threads
 void nap();           // lets other threads run
 int64_t ticks();      // counts its own calls in this CTA: later is more, and nothing else is promised
