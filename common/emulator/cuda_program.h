@@ -19,6 +19,7 @@
 
 // The emulator's headers, in front of __CUDACC__: they ask by it whether nvcc compiles.
 #include "common/cuda.h"
+#include "common/emulator/cuda_driver.h"
 #include "common/emulator/ptx.h"
 #include "common/wmma.h"
 
@@ -245,6 +246,15 @@ inline cudaError_t cudaDriverGetVersion(int* version) { return *version = 12080,
 inline cudaError_t cudaDeviceReset() { return cudaDeviceSynchronize(); }  // and frees nothing
 inline cudaError_t cudaProfilerStart() { return cudaSuccess; }
 inline cudaError_t cudaProfilerStop() { return cudaSuccess; }
+
+// Of the driver's functions there are those of cuda_driver.h.
+cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long flags,
+                                    cudaDriverEntryPointQueryResult* result = nullptr);
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                                    unsigned long long flags,
+                                                    cudaDriverEntryPointQueryResult* result = nullptr) {
+  return cudaGetDriverEntryPoint(name, function, flags, result);
+}
 
 // ---- What a kernel may have. Nothing is remembered: a launch may always have all of the shared memory.
 

@@ -1,4 +1,5 @@
 // Addresses of inline PTX: shared memory as a window of 32 bits.
+#include "common/emulator/cluster_state.h"
 #include "common/emulator/core.h"
 
 namespace emulator {
@@ -47,6 +48,12 @@ void* shared_pointer(uint64_t address, Location at) {
 }
 
 bool is_shared(const void* pointer) { return shared_address(pointer) != kOutside; }
+
+uint32_t shared_address_in_cluster(uint64_t address, int cta_rank, Location at) {
+  const InRuntime in_runtime;
+  cta_of_cluster("mapa", cta_rank, at);
+  return uint32_t(address);  // of this CTA, as it is the only one: program::launch() starts no clusters
+}
 
 size_t dynamic_shared_bytes() { return cta->smem_bytes; }
 

@@ -1063,3 +1063,5 @@ FLASHSTEPS_PTX void cp_async_wait_all(Location at) {
 #undef FLASHSTEPS_PTX
 
 }  // namespace emulator::ptx
+
+#include "common/emulator/ptx_sm90.h"

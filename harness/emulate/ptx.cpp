@@ -13,6 +13,8 @@ namespace {
 
 // ---- What is known
 
+#define IN_CTA "<.shared|.shared::cta|.shared::cluster>"
+#define RANK "<.1d|.2d|.3d|.4d|.5d>"
 #define INTEGERS "(.u16|.s16|.u32|.s32|.u64|.s64)"
 #define INTEGERS_FROM_32 "(.u32|.s32|.u64|.s64)"
 #define BITS "(.b16|.b32|.b64)"
@@ -28,6 +30,71 @@ namespace {
 #define L2_PREFETCH "<|.L2::64B|.L2::128B|.L2::256B>"
 #define ORDER_AND_SPACE "(|.relaxed|.acquire|.release|.acq_rel)" SCOPE SPACE
 #define ATOMIC "(atom|red)" ORDER_AND_SPACE
+
+#define WGMMA_SHAPES(K) \
+  ".m64n8" K            \
+  "|"                   \
+  ".m64n16" K           \
+  "|"                   \
+  ".m64n24" K           \
+  "|"                   \
+  ".m64n32" K           \
+  "|"                   \
+  ".m64n40" K           \
+  "|"                   \
+  ".m64n48" K           \
+  "|"                   \
+  ".m64n56" K           \
+  "|"                   \
+  ".m64n64" K           \
+  "|"                   \
+  ".m64n72" K           \
+  "|"                   \
+  ".m64n80" K           \
+  "|"                   \
+  ".m64n88" K           \
+  "|"                   \
+  ".m64n96" K           \
+  "|"                   \
+  ".m64n104" K          \
+  "|"                   \
+  ".m64n112" K          \
+  "|"                   \
+  ".m64n120" K          \
+  "|"                   \
+  ".m64n128" K          \
+  "|"                   \
+  ".m64n136" K          \
+  "|"                   \
+  ".m64n144" K          \
+  "|"                   \
+  ".m64n152" K          \
+  "|"                   \
+  ".m64n160" K          \
+  "|"                   \
+  ".m64n168" K          \
+  "|"                   \
+  ".m64n176" K          \
+  "|"                   \
+  ".m64n184" K          \
+  "|"                   \
+  ".m64n192" K          \
+  "|"                   \
+  ".m64n200" K          \
+  "|"                   \
+  ".m64n208" K          \
+  "|"                   \
+  ".m64n216" K          \
+  "|"                   \
+  ".m64n224" K          \
+  "|"                   \
+  ".m64n232" K          \
+  "|"                   \
+  ".m64n240" K          \
+  "|"                   \
+  ".m64n248" K          \
+  "|"                   \
+  ".m64n256" K ""
 
 constexpr std::string_view kKnown[] = {
     // Registers, arithmetic and bits
@@ -120,6 +187,35 @@ constexpr std::string_view kKnown[] = {
     // Asynchronous copies of sm_80
     "cp.async(.ca|.cg).shared<|::cta>.global" L2 L2_PREFETCH,
     "cp.async(.commit_group|.wait_group|.wait_all)",
+    "cp.async.mbarrier.arrive(|.noinc)" IN_CTA ".b64",
+
+    // mbarriers, TMA and clusters of sm_90
+    "mbarrier(.init|.inval)" IN_CTA ".b64",
+    "mbarrier.expect_tx<|.relaxed><|.cta|.cluster>" IN_CTA ".b64",
+    "mbarrier(.arrive|.arrive.expect_tx)<|.release|.relaxed><|.cta|.cluster>" IN_CTA ".b64",
+    "mbarrier<.try_wait|.test_wait>(|.parity)<|.acquire|.relaxed><|.cta|.cluster>" IN_CTA ".b64",
+    "fence.mbarrier_init<.release.cluster>",
+    "fence.proxy.async<|.shared::cta|.shared::cluster>",
+    "fence.proxy.async.global",
+    "cp.async.bulk.tensor" RANK
+    ".shared<::cta|::cluster>.global<|.tile>.mbarrier::complete_tx::bytes"
+    "(|.multicast::cluster)<|.L2::cache_hint>",
+    "cp.async.bulk.tensor" RANK ".global.shared<::cta><|.tile>.bulk_group<|.L2::cache_hint>",
+    "cp.async.bulk.shared<::cta|::cluster>.global.mbarrier::complete_tx::bytes<|.L2::cache_hint>",
+    "cp.async.bulk.global.shared<::cta>.bulk_group<|.L2::cache_hint>",
+    "cp.async.bulk.prefetch<|.tensor><|.1d|.2d|.3d|.4d|.5d>.L2.global<|.tile><|.L2::cache_hint>",
+    "prefetch<|.const|.param>.tensormap",
+    "cp.async.bulk(.commit_group|.wait_group)<|.read>",
+    "mapa<|.shared::cluster>(.u32|.u64)",
+    "barrier.cluster(.arrive|.wait)<|.release|.relaxed|.acquire><|.aligned>",
+
+    // Tensor cores of sm_90a
+    "wgmma(.fence|.commit_group|.wait_group).sync.aligned",
+    "wgmma.mma_async.sync.aligned"
+    "<" WGMMA_SHAPES("k16") ">(.f32.f16.f16|.f16.f16.f16|.f32.bf16.bf16)",
+    "wgmma.mma_async.sync.aligned"
+    "<" WGMMA_SHAPES("k32") ">(.f32.e4m3.e4m3|.f16.e4m3.e4m3)",
+    "setmaxnreg(.inc|.dec).sync.aligned.u32",
 };
 
 constexpr std::string_view kSpecialRegisters[] = {

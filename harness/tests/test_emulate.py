@@ -12,7 +12,8 @@ from test_program import FLASHSTEPS, PATIENCE, run
 
 PROGRAMS = Path(__file__).resolve().parent / "emulate"
 RIGHT = [
-    "constants_and_streams", "dynamic_shared", "ptx_gemm", "ptx_instructions", "reduce", "templates", "vector_add",
+    "constants_and_streams", "dynamic_shared", "ptx_bulk_copy", "ptx_gemm", "ptx_instructions", "ptx_wgmma", "reduce",
+    "templates", "vector_add",
 ]  # fmt: skip
 # What is found: a launch, and text of the lines that are named.
 WRONG = {
@@ -20,6 +21,9 @@ WRONG = {
     "out_of_bounds": [("fill<<<", "0 bytes after the end of an allocation of 4000 bytes", ["if (i <= n)"])],
     "ptx_missing_wait": [
         ("sum_tiles<<<", "that lane's last cp_async_wait leaves it pending", ["tiles[tile % 2][i]", "cp.async.ca"])
+    ],
+    "ptx_missing_mbarrier_wait": [
+        ("sum_two_tiles<<<", "this thread has not waited for that", ["tiles[1][i]", "cp.async.bulk"])
     ],
     "divides_by_zero": [("divide<<<", "an integer is divided by zero", ["1000 / in"])],
     "two_bugs": [

@@ -52,6 +52,6 @@ def families(pattern: str) -> list[str]:
 def test_the_page_lists_what_is_known(known: tuple[list[str], list[str]]) -> None:
     page = (ROOT / "docs/emulate.md").read_text()
     (table,) = re.findall(r"^\| instructions \|.*?\n\n", page, re.MULTILINE | re.DOTALL)
-    first_cells = [row.split("|")[1] for row in table.splitlines()[2:]]
+    first_cells = [row.split("|")[1] for row in table.strip().splitlines()[2:]]
     listed = [word for cell in first_cells for word in re.findall(r"`([^`]*)`", cell)]
     assert sorted(listed) == sorted({family for pattern in known[0] for family in families(pattern)})
