@@ -90,6 +90,9 @@ void set_max_registers(bool increase, int registers, int at_launch, Location at)
 // or 16), so many are copied, and the rest is zero.
 void ldmatrix(uint32_t* registers, int matrices, const void* row, bool transposed, Location at);
 void stmatrix(void* row, const uint32_t* registers, int matrices, bool transposed, Location at);
+void mma_m16n8k8_tf32(float* acc, const uint32_t* a, const uint32_t* b, Location at);
+void mma_m16n8k32_integers(int32_t* acc, const uint32_t* a, const uint32_t* b, bool a_is_signed,
+                           bool b_is_signed, Location at);
 void cp_async(void* shared, const void* global, int bytes, int from_global, Location at);
 
 // And for ptx_sm90.h. A tensor map is what cuTensorMapEncodeTiled() has made; there are five coordinates.

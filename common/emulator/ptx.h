@@ -997,12 +997,12 @@ FLASHSTEPS_PTX void get_operands(uint32_t (&a)[4], uint32_t (&b)[2], const A& fr
   for (int i = 0; i < 4; ++i) a[i] = i < NUM_A ? some_a[i] : 0;
   for (int i = 0; i < 2; ++i) b[i] = i < NUM_B ? some_b[i] : 0;
 }
-#define FLASHSTEPS_PTX_MMA(NAME, NUM_A, NUM_B, MULTIPLY)                                            \
+#define FLASHSTEPS_PTX_MMA(NAME, T, NUM_A, NUM_B, MULTIPLY)                                         \
   template <typename D, typename A, typename B, typename C>                                         \
   FLASHSTEPS_PTX void mma_sync_aligned_##NAME(Location at, D&& d, const A& from_a, const B& from_b, \
                                               const C& c) {                                         \
     uint32_t a[4], b[2];                                                                            \
-    float acc[4];                                                                                   \
+    T acc[4];                                                                                       \
     get_operands<NUM_A, NUM_B>(a, b, from_a, from_b);                                               \
     get_all(acc, c);                                                                                \
     MULTIPLY;                                                                                       \
@@ -1021,13 +1021,26 @@ FLASHSTEPS_PTX void get_operands(uint32_t (&a)[4], uint32_t (&b)[2], const A& fr
     const __half2 sums[2] = {{acc[0], acc[1]}, {acc[2], acc[3]}};                                   \
     put_all(d, sums);                                                                               \
   }
-FLASHSTEPS_PTX_MMA(m16n8k16_row_col_f32_f16_f16_f32, 4, 2, mma_m16n8k16(acc, a, b, false, at))
-FLASHSTEPS_PTX_MMA(m16n8k16_row_col_f32_bf16_bf16_f32, 4, 2, mma_m16n8k16(acc, a, b, true, at))
-FLASHSTEPS_PTX_MMA(m16n8k8_row_col_f32_f16_f16_f32, 2, 1, mma_m16n8k16(acc, a, b, false, at))
-FLASHSTEPS_PTX_MMA(m16n8k8_row_col_f32_bf16_bf16_f32, 2, 1, mma_m16n8k16(acc, a, b, true, at))
-FLASHSTEPS_PTX_MMA(m16n8k32_row_col_f32_e4m3_e4m3_f32, 4, 2, mma_m16n8k32_e4m3(acc, a, b, at))
+FLASHSTEPS_PTX_MMA(m16n8k16_row_col_f32_f16_f16_f32, float, 4, 2, mma_m16n8k16(acc, a, b, false, at))
+FLASHSTEPS_PTX_MMA(m16n8k16_row_col_f32_bf16_bf16_f32, float, 4, 2, mma_m16n8k16(acc, a, b, true, at))
+FLASHSTEPS_PTX_MMA(m16n8k8_row_col_f32_f16_f16_f32, float, 2, 1, mma_m16n8k16(acc, a, b, false, at))
+FLASHSTEPS_PTX_MMA(m16n8k8_row_col_f32_bf16_bf16_f32, float, 2, 1, mma_m16n8k16(acc, a, b, true, at))
+FLASHSTEPS_PTX_MMA(m16n8k32_row_col_f32_e4m3_e4m3_f32, float, 4, 2, mma_m16n8k32_e4m3(acc, a, b, at))
 FLASHSTEPS_PTX_MMA_FP16(m16n8k16_row_col_f16_f16_f16_f16, 4, 2)
 FLASHSTEPS_PTX_MMA_FP16(m16n8k8_row_col_f16_f16_f16_f16, 2, 1)
+
+FLASHSTEPS_PTX_MMA(m16n8k8_row_col_f32_tf32_tf32_f32, float, 4, 2, mma_m16n8k8_tf32(acc, a, b, at))
+FLASHSTEPS_PTX_MMA(m16n8k4_row_col_f32_tf32_tf32_f32, float, 2, 1, mma_m16n8k8_tf32(acc, a, b, at))
+#define FLASHSTEPS_PTX_X(A, B, A_IS_SIGNED, B_IS_SIGNED)                             \
+  FLASHSTEPS_PTX_MMA(m16n8k32_row_col_s32_##A##_##B##_s32, int32_t, 4, 2,            \
+                     mma_m16n8k32_integers(acc, a, b, A_IS_SIGNED, B_IS_SIGNED, at)) \
+  FLASHSTEPS_PTX_MMA(m16n8k16_row_col_s32_##A##_##B##_s32, int32_t, 2, 1,            \
+                     mma_m16n8k32_integers(acc, a, b, A_IS_SIGNED, B_IS_SIGNED, at))
+FLASHSTEPS_PTX_X(s8, s8, true, true)
+FLASHSTEPS_PTX_X(s8, u8, true, false)
+FLASHSTEPS_PTX_X(u8, s8, false, true)
+FLASHSTEPS_PTX_X(u8, u8, false, false)
+#undef FLASHSTEPS_PTX_X
 
 // ---- Asynchronous copies of sm_80
 

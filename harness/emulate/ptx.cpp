@@ -183,6 +183,8 @@ constexpr std::string_view kKnown[] = {
     "stmatrix.sync.aligned<|.m8n8>(.x1|.x2|.x4)<|.m8n8>(|.trans)<|.m8n8>.shared<|::cta>.b16",
     "mma.sync.aligned(.m16n8k16|.m16n8k8).row.col(.f32.f16.f16.f32|.f32.bf16.bf16.f32|.f16.f16.f16.f16)",
     "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32",
+    "mma.sync.aligned(.m16n8k8|.m16n8k4).row.col.f32.tf32.tf32.f32",
+    "mma.sync.aligned(.m16n8k32|.m16n8k16).row.col.s32(.s8|.u8)(.s8|.u8).s32",
 
     // Asynchronous copies of sm_80
     "cp.async(.ca|.cg).shared<|::cta>.global" L2 L2_PREFETCH,

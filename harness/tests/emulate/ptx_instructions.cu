@@ -154,6 +154,27 @@ __device__ void matrices(unsigned lane) {
                : "+r"(sums[0]), "+r"(sums[1])
                : "r"(r[0]), "r"(r[1]), "r"(one));
   check(sums[0] == r[0] && sums[1] == r[1], 41);
+
+  // Bytes: a row of A is of ones, and B[k][n] = n - 4.
+  const int n = int(lane / 4) - 4;
+  const uint32_t bytes = 0x01010101u * uint32_t(n & 0xff);
+  int sum[4] = {1, 1, 1, 1};
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %4, %4, %4}, {%5, %5}, {%0, "
+      "%1, %2, %3};"
+      : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+      : "r"(0x01010101), "r"(bytes));
+  const int column = int(lane % 4) * 2 - 4;
+  check(sum[0] == 32 * column + 1 && sum[1] == 32 * (column + 1) + 1 && sum[3] == sum[1], 42);
+  // TF32: A[m][k] = m, B[k][n] = n.
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %4, %5}, {%6, %6}, {%7, "
+      "%7, %7, %7};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(__float_as_uint(lane / 4)), "r"(__float_as_uint(lane / 4 + 8)), "r"(__float_as_uint(lane / 4)),
+        "f"(zero));
+  const float row_0 = lane / 4, column_0 = lane % 4 * 2;
+  check(d[0] == 8 * row_0 * column_0 && d[3] == 8 * (row_0 + 8) * (column_0 + 1), 43);
 }
 
 __global__ void check_all(float* global, const uint4* source) {
