@@ -173,7 +173,7 @@ FLASHSTEPS_PTX void multiply_asynchronously(const std::tuple<D...>& d, const uin
                                             uint64_t a, uint64_t b, WgmmaKind kind, int scale_a, int scale_b,
                                             Location at) {
   static_assert(((sizeof(std::remove_reference_t<D>) == 4) && ...), "PTX: wgmma's accumulators have 32 bits");
-  static_assert(sizeof...(D) % 4 == 0 && sizeof...(D) <= 128, "PTX: wgmma has 4, 8, ... 128 accumulators");
+  static_assert(sizeof...(D) % 2 == 0 && sizeof...(D) <= 128, "PTX: wgmma has at most 128 accumulators");
   check_scale_of_wgmma(scale_a, scale_b, at);
   [&]<size_t... I>(std::index_sequence<I...>) __attribute__((always_inline)) {
     void* const registers[] = {const_cast<void*>(static_cast<const volatile void*>(&std::get<I>(d)))...};

@@ -12,9 +12,17 @@ from test_program import FLASHSTEPS, PATIENCE, run
 
 PROGRAMS = Path(__file__).resolve().parent / "emulate"
 RIGHT = [
-    "constants_and_streams", "dynamic_shared", "ptx_bulk_copy", "ptx_gemm", "ptx_instructions", "ptx_wgmma", "reduce",
-    "templates", "vector_add",
-]  # fmt: skip
+    "constants_and_streams",
+    "dynamic_shared",
+    "ptx_bulk_copy",
+    "ptx_gemm",
+    "ptx_instructions",
+    "ptx_instructions_sm90",
+    "ptx_wgmma",
+    "reduce",
+    "templates",
+    "vector_add",
+]
 # What is found: a launch, and text of the lines that are named.
 WRONG = {
     "missing_barrier": [("reverse<<<", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[127 -"])],
