@@ -342,7 +342,8 @@ FLASHSTEPS_PTX_1(rsqrt_f64, double, 1 / std::sqrt(a))
 FLASHSTEPS_PTX_1(sin_approx_f32, float, std::sin(a))
 FLASHSTEPS_PTX_1(cos_approx_f32, float, std::cos(a))
 FLASHSTEPS_PTX_1(lg2_approx_f32, float, std::log2(a))
-FLASHSTEPS_PTX_1(ex2_approx_f32, float, flashsteps::exp2_approx(a, here))
+FLASHSTEPS_PTX_1(ex2_approx_f32, float, exp2_in_kernel(a, here))
+FLASHSTEPS_PTX_1(ex2_approx_ftz_f32, float, flashsteps::exp2_approx(a, here))
 FLASHSTEPS_PTX_1(ex2_approx_f16, __half, hexp2(a))
 FLASHSTEPS_PTX_1(ex2_approx_f16x2, __half2, flashsteps::exp2_approx(a, here))
 FLASHSTEPS_PTX_1(ex2_approx_bf16, __nv_bfloat16, hexp2(a))
@@ -468,55 +469,70 @@ FLASHSTEPS_PTX_INTEGERS(FLASHSTEPS_PTX_X)
 FLASHSTEPS_PTX_WIDE_FLOATS(FLASHSTEPS_PTX_X)
 #undef FLASHSTEPS_PTX_X
 
-// setp p, a, b and setp p|q, a, b, where q is the opposite.
-#define FLASHSTEPS_PTX_COMPARE(NAME, T, CONDITION)             \
-  template <typename P, typename X, typename Y>                \
-  FLASHSTEPS_PTX void NAME(Location, P&& p, X x, Y y) {        \
-    const T a = get<T>(x), b = get<T>(y);                      \
-    put(p, bool(CONDITION));                                   \
-  }                                                            \
-  template <typename P, typename Q, typename X, typename Y>    \
-  FLASHSTEPS_PTX void NAME(Location, P&& p, Q&& q, X x, Y y) { \
-    const T a = get<T>(x), b = get<T>(y);                      \
-    put(p, bool(CONDITION));                                   \
-    put(q, !bool(CONDITION));                                  \
+// setp p, a, b and setp p|q, a, b, where q is the opposite; setp.lt.and p, a, b, c also takes a predicate.
+#define FLASHSTEPS_PTX_COMPARE(NAME, TYPE, T, CONDITION)                \
+  template <typename P, typename X, typename Y>                         \
+  FLASHSTEPS_PTX void NAME##_##TYPE(Location, P&& p, X x, Y y) {        \
+    const T a = get<T>(x), b = get<T>(y);                               \
+    put(p, bool(CONDITION));                                            \
+  }                                                                     \
+  template <typename P, typename Q, typename X, typename Y>             \
+  FLASHSTEPS_PTX void NAME##_##TYPE(Location, P&& p, Q&& q, X x, Y y) { \
+    const T a = get<T>(x), b = get<T>(y);                               \
+    put(p, bool(CONDITION));                                            \
+    put(q, !bool(CONDITION));                                           \
+  }                                                                     \
+  FLASHSTEPS_PTX_COMPARE_AND(NAME##_and_##TYPE, T, CONDITION, &)        \
+  FLASHSTEPS_PTX_COMPARE_AND(NAME##_or_##TYPE, T, CONDITION, |)         \
+  FLASHSTEPS_PTX_COMPARE_AND(NAME##_xor_##TYPE, T, CONDITION, ^)
+#define FLASHSTEPS_PTX_COMPARE_AND(NAME, T, CONDITION, OPERATION)       \
+  template <typename P, typename X, typename Y, typename C>             \
+  FLASHSTEPS_PTX void NAME(Location, P&& p, X x, Y y, C c) {            \
+    const T a = get<T>(x), b = get<T>(y);                               \
+    put(p, bool(bool(CONDITION) OPERATION is_true(c)));                 \
+  }                                                                     \
+  template <typename P, typename Q, typename X, typename Y, typename C> \
+  FLASHSTEPS_PTX void NAME(Location, P&& p, Q&& q, X x, Y y, C c) {     \
+    const T a = get<T>(x), b = get<T>(y);                               \
+    put(p, bool(bool(CONDITION) OPERATION is_true(c)));                 \
+    put(q, bool(!bool(CONDITION) OPERATION is_true(c)));                \
   }
-#define FLASHSTEPS_PTX_X(TYPE, T)                   \
-  FLASHSTEPS_PTX_COMPARE(setp_eq_##TYPE, T, a == b) \
-  FLASHSTEPS_PTX_COMPARE(setp_ne_##TYPE, T, !(a == b))
+#define FLASHSTEPS_PTX_X(TYPE, T)                  \
+  FLASHSTEPS_PTX_COMPARE(setp_eq, TYPE, T, a == b) \
+  FLASHSTEPS_PTX_COMPARE(setp_ne, TYPE, T, !(a == b))
 FLASHSTEPS_PTX_BITS(FLASHSTEPS_PTX_X)
 FLASHSTEPS_PTX_INTEGERS(FLASHSTEPS_PTX_X)
 #undef FLASHSTEPS_PTX_X
-#define FLASHSTEPS_PTX_X(TYPE, T)                   \
-  FLASHSTEPS_PTX_COMPARE(setp_lt_##TYPE, T, a < b)  \
-  FLASHSTEPS_PTX_COMPARE(setp_le_##TYPE, T, a <= b) \
-  FLASHSTEPS_PTX_COMPARE(setp_gt_##TYPE, T, a > b)  \
-  FLASHSTEPS_PTX_COMPARE(setp_ge_##TYPE, T, a >= b)
+#define FLASHSTEPS_PTX_X(TYPE, T)                  \
+  FLASHSTEPS_PTX_COMPARE(setp_lt, TYPE, T, a < b)  \
+  FLASHSTEPS_PTX_COMPARE(setp_le, TYPE, T, a <= b) \
+  FLASHSTEPS_PTX_COMPARE(setp_gt, TYPE, T, a > b)  \
+  FLASHSTEPS_PTX_COMPARE(setp_ge, TYPE, T, a >= b)
 FLASHSTEPS_PTX_INTEGERS(FLASHSTEPS_PTX_X)
 #undef FLASHSTEPS_PTX_X
-#define FLASHSTEPS_PTX_X(TYPE, T)                   \
-  FLASHSTEPS_PTX_COMPARE(setp_lo_##TYPE, T, a < b)  \
-  FLASHSTEPS_PTX_COMPARE(setp_ls_##TYPE, T, a <= b) \
-  FLASHSTEPS_PTX_COMPARE(setp_hi_##TYPE, T, a > b)  \
-  FLASHSTEPS_PTX_COMPARE(setp_hs_##TYPE, T, a >= b)
+#define FLASHSTEPS_PTX_X(TYPE, T)                  \
+  FLASHSTEPS_PTX_COMPARE(setp_lo, TYPE, T, a < b)  \
+  FLASHSTEPS_PTX_COMPARE(setp_ls, TYPE, T, a <= b) \
+  FLASHSTEPS_PTX_COMPARE(setp_hi, TYPE, T, a > b)  \
+  FLASHSTEPS_PTX_COMPARE(setp_hs, TYPE, T, a >= b)
 FLASHSTEPS_PTX_UNSIGNED(FLASHSTEPS_PTX_X)
 #undef FLASHSTEPS_PTX_X
 // A comparison with a NaN is false, and true if its name ends in u.
-#define FLASHSTEPS_PTX_X(TYPE, T)                                                               \
-  FLASHSTEPS_PTX_COMPARE(setp_eq_##TYPE, T, double(a) == double(b))                             \
-  FLASHSTEPS_PTX_COMPARE(setp_ne_##TYPE, T, double(a) < double(b) || double(a) > double(b))     \
-  FLASHSTEPS_PTX_COMPARE(setp_lt_##TYPE, T, double(a) < double(b))                              \
-  FLASHSTEPS_PTX_COMPARE(setp_le_##TYPE, T, double(a) <= double(b))                             \
-  FLASHSTEPS_PTX_COMPARE(setp_gt_##TYPE, T, double(a) > double(b))                              \
-  FLASHSTEPS_PTX_COMPARE(setp_ge_##TYPE, T, double(a) >= double(b))                             \
-  FLASHSTEPS_PTX_COMPARE(setp_equ_##TYPE, T, !(double(a) < double(b) || double(a) > double(b))) \
-  FLASHSTEPS_PTX_COMPARE(setp_neu_##TYPE, T, !(double(a) == double(b)))                         \
-  FLASHSTEPS_PTX_COMPARE(setp_ltu_##TYPE, T, !(double(a) >= double(b)))                         \
-  FLASHSTEPS_PTX_COMPARE(setp_leu_##TYPE, T, !(double(a) > double(b)))                          \
-  FLASHSTEPS_PTX_COMPARE(setp_gtu_##TYPE, T, !(double(a) <= double(b)))                         \
-  FLASHSTEPS_PTX_COMPARE(setp_geu_##TYPE, T, !(double(a) < double(b)))                          \
-  FLASHSTEPS_PTX_COMPARE(setp_num_##TYPE, T, double(a) == double(a) && double(b) == double(b))  \
-  FLASHSTEPS_PTX_COMPARE(setp_nan_##TYPE, T, double(a) != double(a) || double(b) != double(b))
+#define FLASHSTEPS_PTX_X(TYPE, T)                                                              \
+  FLASHSTEPS_PTX_COMPARE(setp_eq, TYPE, T, double(a) == double(b))                             \
+  FLASHSTEPS_PTX_COMPARE(setp_ne, TYPE, T, double(a) < double(b) || double(a) > double(b))     \
+  FLASHSTEPS_PTX_COMPARE(setp_lt, TYPE, T, double(a) < double(b))                              \
+  FLASHSTEPS_PTX_COMPARE(setp_le, TYPE, T, double(a) <= double(b))                             \
+  FLASHSTEPS_PTX_COMPARE(setp_gt, TYPE, T, double(a) > double(b))                              \
+  FLASHSTEPS_PTX_COMPARE(setp_ge, TYPE, T, double(a) >= double(b))                             \
+  FLASHSTEPS_PTX_COMPARE(setp_equ, TYPE, T, !(double(a) < double(b) || double(a) > double(b))) \
+  FLASHSTEPS_PTX_COMPARE(setp_neu, TYPE, T, !(double(a) == double(b)))                         \
+  FLASHSTEPS_PTX_COMPARE(setp_ltu, TYPE, T, !(double(a) >= double(b)))                         \
+  FLASHSTEPS_PTX_COMPARE(setp_leu, TYPE, T, !(double(a) > double(b)))                          \
+  FLASHSTEPS_PTX_COMPARE(setp_gtu, TYPE, T, !(double(a) <= double(b)))                         \
+  FLASHSTEPS_PTX_COMPARE(setp_geu, TYPE, T, !(double(a) < double(b)))                          \
+  FLASHSTEPS_PTX_COMPARE(setp_num, TYPE, T, double(a) == double(a) && double(b) == double(b))  \
+  FLASHSTEPS_PTX_COMPARE(setp_nan, TYPE, T, double(a) != double(a) || double(b) != double(b))
 FLASHSTEPS_PTX_WIDE_FLOATS(FLASHSTEPS_PTX_X)
 FLASHSTEPS_PTX_HALVES(FLASHSTEPS_PTX_X)
 #undef FLASHSTEPS_PTX_X
@@ -592,6 +608,15 @@ FLASHSTEPS_PTX_SPECIAL(dynamic_smem_size, uint32_t, dynamic_shared_bytes())
 // There are no clusters: every CTA is one of its own.
 FLASHSTEPS_PTX_SPECIAL(cluster_ctarank, uint32_t, 0)
 FLASHSTEPS_PTX_SPECIAL(cluster_nctarank, uint32_t, 1)
+#define FLASHSTEPS_PTX_X(DIMENSION)                                           \
+  FLASHSTEPS_PTX_SPECIAL(cluster_ctaid_##DIMENSION, uint32_t, 0)              \
+  FLASHSTEPS_PTX_SPECIAL(cluster_nctaid_##DIMENSION, uint32_t, 1)             \
+  FLASHSTEPS_PTX_SPECIAL(clusterid_##DIMENSION, uint32_t, blockIdx.DIMENSION) \
+  FLASHSTEPS_PTX_SPECIAL(nclusterid_##DIMENSION, uint32_t, gridDim.DIMENSION)
+FLASHSTEPS_PTX_X(x)
+FLASHSTEPS_PTX_X(y)
+FLASHSTEPS_PTX_X(z)
+#undef FLASHSTEPS_PTX_X
 
 // ---- Conversions
 
@@ -732,15 +757,15 @@ FLASHSTEPS_PTX void store(Address to, const X& x, Location at) {
   }
 }
 
-#define FLASHSTEPS_PTX_LOAD(NAME, T, SPACE, ORDER)                  \
-  template <typename D>                                             \
-  FLASHSTEPS_PTX void ld_##NAME(Location at, D&& d, Address from) { \
-    load<T, Space::SPACE, Order::ORDER>(d, from, at);               \
+#define FLASHSTEPS_PTX_LOAD(NAME, T, SPACE, ORDER)                                    \
+  template <typename D, typename... Policy>                                           \
+  FLASHSTEPS_PTX void ld_##NAME(Location at, D&& d, Address from, const Policy&...) { \
+    load<T, Space::SPACE, Order::ORDER>(d, from, at);                                 \
   }
-#define FLASHSTEPS_PTX_STORE(NAME, T, SPACE, ORDER)                    \
-  template <typename X>                                                \
-  FLASHSTEPS_PTX void st_##NAME(Location at, Address to, const X& x) { \
-    store<T, Space::SPACE, Order::ORDER>(to, x, at);                   \
+#define FLASHSTEPS_PTX_STORE(NAME, T, SPACE, ORDER)                                      \
+  template <typename X, typename... Policy>                                              \
+  FLASHSTEPS_PTX void st_##NAME(Location at, Address to, const X& x, const Policy&...) { \
+    store<T, Space::SPACE, Order::ORDER>(to, x, at);                                     \
   }
 #define FLASHSTEPS_PTX_ACCESS(ACCESS, PREFIX, TYPE, T, ORDER)           \
   FLASHSTEPS_PTX_##ACCESS(PREFIX##TYPE, T, kGeneric, ORDER)             \
@@ -918,6 +943,16 @@ FLASHSTEPS_PTX void elect_sync(Location at, D&& d, P&& p, const M&) {
   if constexpr (!std::is_same_v<std::remove_cvref_t<D>, Sink>)
     put(d, uint32_t(std::countr_zero(gather("elect.sync", ~0u, elected, at).lanes_with(true))));
   put(p, elected);
+}
+// Of an 8 x 8 matrix of 16-bit elements, two in each lane, the transposed one.
+template <typename D, typename X>
+FLASHSTEPS_PTX void movmatrix_sync_aligned_m8n8_trans_b16(Location at, D&& d, const X& x) {
+  const Gathered all = gather("movmatrix", ~0u, get<uint32_t>(x), at);
+  const uint32_t row = special_laneid() / 4, column = special_laneid() % 4 * 2;
+  const auto element = [&](uint32_t i, uint32_t j) {
+    return uint32_t(uint16_t(all.values[4 * i + j / 2] >> 16 * (j % 2)));
+  };
+  put(d, element(column, row) | element(column + 1, row) << 16);
 }
 template <typename M>
 FLASHSTEPS_PTX void bar_warp_sync(Location at, const M& mask) {

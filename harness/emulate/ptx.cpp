@@ -13,6 +13,7 @@ namespace {
 
 // ---- What is known
 
+#define AND "(|.and|.or|.xor)"
 #define IN_CTA "<.shared|.shared::cta|.shared::cluster>"
 #define RANK "<.1d|.2d|.3d|.4d|.5d>"
 #define INTEGERS "(.u16|.s16|.u32|.s32|.u64|.s64)"
@@ -115,7 +116,8 @@ constexpr std::string_view kKnown[] = {
     "rcp<.approx|.rn><|.ftz>(.f32|.f64)",
     "(sqrt|rsqrt)<.approx|.rn><|.ftz>(.f32|.f64)",
     "(sin|cos|lg2).approx<|.ftz>.f32",
-    "ex2.approx<|.ftz>(.f32|.f16|.f16x2|.bf16|.bf16x2)",
+    "ex2.approx(|.ftz).f32",
+    "ex2.approx<|.ftz>(.f16|.f16x2|.bf16|.bf16x2)",
     "tanh.approx(.f32|.f16|.f16x2|.bf16|.bf16x2)",
     "(and|or|xor)(.pred|.b16|.b32|.b64)",
     "not(.pred|.b16|.b32|.b64)",
@@ -128,14 +130,15 @@ constexpr std::string_view kKnown[] = {
     "bfe" INTEGERS_FROM_32,
     "bfi(.b32|.b64)",
     "selp(.b16|.b32|.b64|.u16|.s16|.u32|.s32|.u64|.s64|.f32|.f64)",
-    "setp(.eq|.ne|.lt|.le|.gt|.ge)" INTEGERS,
-    "setp(.eq|.ne)" BITS,
-    "setp(.lo|.ls|.hi|.hs)(.u16|.u32|.u64)",
-    "setp(.eq|.ne|.lt|.le|.gt|.ge|.equ|.neu|.ltu|.leu|.gtu|.geu|.num|.nan)<|.ftz>(.f32|.f64|.f16|.bf16)",
+    "setp(.eq|.ne|.lt|.le|.gt|.ge)" AND INTEGERS,
+    "setp(.eq|.ne)" AND BITS,
+    "setp(.lo|.ls|.hi|.hs)" AND "(.u16|.u32|.u64)",
+    "setp(.eq|.ne|.lt|.le|.gt|.ge|.equ|.neu|.ltu|.leu|.gtu|.geu|.num|.nan)" AND
+    "<|.ftz>(.f32|.f64|.f16|.bf16)",
 
     // Conversions
     "cvt(.u8|.s8|.u16|.s16|.u32|.s32|.u64|.s64)(.u8|.s8|.u16|.s16|.u32|.s32|.u64|.s64)",
-    "cvt<.rn>(.f16|.bf16|.f32|.f64)(.u16|.s16|.u32|.s32|.u64|.s64)",
+    "cvt<|.rn>(.f16|.bf16|.f32|.f64)(.u16|.s16|.u32|.s32|.u64|.s64)",
     "cvt(.rni|.rzi|.rmi|.rpi)<|.ftz>(.u16|.s16|.u32|.s32|.u64|.s64)(.f16|.bf16|.f32|.f64)",
     "cvt(.rni|.rzi|.rmi|.rpi)<|.ftz>(.f32.f32|.f64.f64)",
     "cvt<|.ftz>(.f32.f16|.f32.bf16|.f64.f16|.f64.f32)",
@@ -160,7 +163,7 @@ constexpr std::string_view kKnown[] = {
     "prefetch<|.global><.L1|.L2|.L2::evict_last|.L2::evict_normal>",
     "prefetchu.L1",
     "createpolicy<.fractional|.range><|.global><.L2::evict_first|.L2::evict_last|.L2::evict_normal|"
-    ".L2::evict_unchanged>.b64",
+    ".L2::evict_unchanged><|.L2::evict_first|.L2::evict_unchanged>.b64",
 
     // Lanes, warps and CTAs
     "shfl.sync(.idx|.up|.down|.bfly).b32",
@@ -170,6 +173,7 @@ constexpr std::string_view kKnown[] = {
     "redux.sync(.and|.or|.xor).b32",
     "activemask.b32",
     "elect.sync",
+    "movmatrix.sync.aligned.m8n8.trans.b16",
     "bar.warp.sync",
     "(bar|barrier)<|.cta>(.sync|.arrive)<|.aligned>",
     "membar(.cta|.gl|.sys)",
@@ -250,6 +254,18 @@ constexpr std::string_view kSpecialRegisters[] = {
     "dynamic_smem_size",
     "cluster_ctarank",
     "cluster_nctarank",
+    "cluster_ctaid.x",
+    "cluster_ctaid.y",
+    "cluster_ctaid.z",
+    "cluster_nctaid.x",
+    "cluster_nctaid.y",
+    "cluster_nctaid.z",
+    "clusterid.x",
+    "clusterid.y",
+    "clusterid.z",
+    "nclusterid.x",
+    "nclusterid.y",
+    "nclusterid.z",
 };
 
 // visit(alternatives, is_part_of_the_name) for each part of a pattern, from left to right.

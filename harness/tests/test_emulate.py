@@ -31,7 +31,7 @@ WRONG = {
         ("sum_tiles<<<", "that lane's last cp_async_wait leaves it pending", ["tiles[tile % 2][i]", "cp.async.ca"])
     ],
     "ptx_missing_mbarrier_wait": [
-        ("sum_two_tiles<<<", "this thread has not waited for that", ["tiles[1][i]", "cp.async.bulk"])
+        ("sum_two_tiles<<<", "this thread has not waited for that", ["tiles[1][i]", "// the copy"])
     ],
     "divides_by_zero": [("divide<<<", "an integer is divided by zero", ["1000 / in"])],
     "two_bugs": [

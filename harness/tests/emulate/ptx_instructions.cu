@@ -24,6 +24,11 @@ __device__ void registers_and_bits(unsigned lane) {
       : "=r"(a)
       : "r"(lane));
   check(a == (lane >= 16 ? 107 : 208), 2);
+  asm("{ .reg .pred p, q, r; setp.lt.u32 r, %1, 9; setp.ge.and.u32 p|q, %1, 4, r; selp.u32 %0, 1, 2, p; @q "
+      "add.u32 %0, %0, 10; }"
+      : "=r"(c)
+      : "r"(lane));
+  check(c == (lane < 4 ? 12 : lane < 9 ? 1 : 2), 6);
   uint64_t wide;
   uint16_t low, high;
   asm("mov.b64 %0, {%1, %2};" : "=l"(wide) : "r"(lane), "r"(9));
@@ -149,6 +154,11 @@ __device__ void matrices(unsigned lane) {
       : "r"(r[0]), "r"(r[1]), "r"(one), "f"(zero));
   const unsigned i = lane / 4 * 8 + lane % 4 * 2;
   check(d[0] == i && d[1] == i + 1 && d[2] == i + 64 && d[3] == i + 65, 40);
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(r[0]));
+  const half2 pair = *reinterpret_cast<half2*>(&transposed);
+  const unsigned j = lane % 4 * 2 * 8 + lane / 4;
+  check(__low2float(pair) == j && __high2float(pair) == j + 8, 44);
   uint32_t sums[2] = {0, 0};
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3}, {%4}, {%0, %1};"
                : "+r"(sums[0]), "+r"(sums[1])

@@ -16,7 +16,7 @@ __global__ void sum_two_tiles(const float* in, float* out) {
     const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(tiles[tile]));
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(bar_address),
                  "n"(sizeof(tiles[0])));
-    asm volatile(
+    asm volatile(  // the copy
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
         "l"(in + tile * N), "n"(sizeof(tiles[0])), "r"(bar_address)
         : "memory");
