@@ -318,6 +318,7 @@ void launch(Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, c
 #define __CUDACC__ 1
 #define __NVCC__ 1
 #define __CUDA_ARCH__ 900
+#define __CUDA_ARCH_FEAT_SM90_ALL 1  // sm_90a
 #define __CUDACC_VER_MAJOR__ 12
 #define __CUDACC_VER_MINOR__ 8
 #define CUDART_VERSION 12080

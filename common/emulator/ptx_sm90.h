@@ -182,7 +182,7 @@ FLASHSTEPS_PTX void multiply_asynchronously(const std::tuple<D...>& d, const uin
   (std::index_sequence_for<D...>());
 }
 // d, descriptor of A or its registers, descriptor of B, scale_d, signs of A and B, and for 16 bits which of
-// those in shared memory are transposed.
+// those in shared memory are transposed. How many columns B has, the number of accumulators says.
 #define FLASHSTEPS_PTX_WGMMA(NAME, TYPE, FP16_SUMS)                                                          \
   template <typename D, typename A, typename B, typename P, typename SA, typename SB,                        \
             typename... Transposed>                                                                          \
@@ -204,11 +204,11 @@ FLASHSTEPS_PTX void multiply_asynchronously(const std::tuple<D...>& d, const uin
                               get<int>(scale_b), at);                                                        \
     }                                                                                                        \
   }
-FLASHSTEPS_PTX_WGMMA(f32_f16_f16, kFp16, false)
-FLASHSTEPS_PTX_WGMMA(f16_f16_f16, kFp16, true)
-FLASHSTEPS_PTX_WGMMA(f32_bf16_bf16, kBf16, false)
-FLASHSTEPS_PTX_WGMMA(f32_e4m3_e4m3, kE4m3, false)
-FLASHSTEPS_PTX_WGMMA(f16_e4m3_e4m3, kE4m3, true)
+FLASHSTEPS_PTX_WGMMA(m64nk16_f32_f16_f16, kFp16, false)
+FLASHSTEPS_PTX_WGMMA(m64nk16_f16_f16_f16, kFp16, true)
+FLASHSTEPS_PTX_WGMMA(m64nk16_f32_bf16_bf16, kBf16, false)
+FLASHSTEPS_PTX_WGMMA(m64nk32_f32_e4m3_e4m3, kE4m3, false)
+FLASHSTEPS_PTX_WGMMA(m64nk32_f16_e4m3_e4m3, kE4m3, true)
 
 // ---- setmaxnreg: how many registers a thread has at launch nobody says, so as if there were one CTA per SM
 

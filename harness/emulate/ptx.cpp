@@ -32,70 +32,9 @@ namespace {
 #define ORDER_AND_SPACE "(|.relaxed|.acquire|.release|.acq_rel)" SCOPE SPACE
 #define ATOMIC "(atom|red)" ORDER_AND_SPACE
 
-#define WGMMA_SHAPES(K) \
-  ".m64n8" K            \
-  "|"                   \
-  ".m64n16" K           \
-  "|"                   \
-  ".m64n24" K           \
-  "|"                   \
-  ".m64n32" K           \
-  "|"                   \
-  ".m64n40" K           \
-  "|"                   \
-  ".m64n48" K           \
-  "|"                   \
-  ".m64n56" K           \
-  "|"                   \
-  ".m64n64" K           \
-  "|"                   \
-  ".m64n72" K           \
-  "|"                   \
-  ".m64n80" K           \
-  "|"                   \
-  ".m64n88" K           \
-  "|"                   \
-  ".m64n96" K           \
-  "|"                   \
-  ".m64n104" K          \
-  "|"                   \
-  ".m64n112" K          \
-  "|"                   \
-  ".m64n120" K          \
-  "|"                   \
-  ".m64n128" K          \
-  "|"                   \
-  ".m64n136" K          \
-  "|"                   \
-  ".m64n144" K          \
-  "|"                   \
-  ".m64n152" K          \
-  "|"                   \
-  ".m64n160" K          \
-  "|"                   \
-  ".m64n168" K          \
-  "|"                   \
-  ".m64n176" K          \
-  "|"                   \
-  ".m64n184" K          \
-  "|"                   \
-  ".m64n192" K          \
-  "|"                   \
-  ".m64n200" K          \
-  "|"                   \
-  ".m64n208" K          \
-  "|"                   \
-  ".m64n216" K          \
-  "|"                   \
-  ".m64n224" K          \
-  "|"                   \
-  ".m64n232" K          \
-  "|"                   \
-  ".m64n240" K          \
-  "|"                   \
-  ".m64n248" K          \
-  "|"                   \
-  ".m64n256" K ""
+#define WGMMA_N                                          \
+  "<8|16|24|32|40|48|56|64|72|80|88|96|104|112|120|128|" \
+  "136|144|152|160|168|176|184|192|200|208|216|224|232|240|248|256>"
 
 constexpr std::string_view kKnown[] = {
     // Registers, arithmetic and bits
@@ -217,10 +156,8 @@ constexpr std::string_view kKnown[] = {
 
     // Tensor cores of sm_90a
     "wgmma(.fence|.commit_group|.wait_group).sync.aligned",
-    "wgmma.mma_async.sync.aligned"
-    "<" WGMMA_SHAPES("k16") ">(.f32.f16.f16|.f16.f16.f16|.f32.bf16.bf16)",
-    "wgmma.mma_async.sync.aligned"
-    "<" WGMMA_SHAPES("k32") ">(.f32.e4m3.e4m3|.f16.e4m3.e4m3)",
+    "wgmma.mma_async.sync.aligned.m64n" WGMMA_N "k16(.f32.f16.f16|.f16.f16.f16|.f32.bf16.bf16)",
+    "wgmma.mma_async.sync.aligned.m64n" WGMMA_N "k32(.f32.e4m3.e4m3|.f16.e4m3.e4m3)",
     "setmaxnreg(.inc|.dec).sync.aligned.u32",
 };
 
@@ -268,10 +205,10 @@ constexpr std::string_view kSpecialRegisters[] = {
     "nclusterid.z",
 };
 
-// visit(alternatives, is_part_of_the_name) for each part of a pattern, from left to right.
+// A choice of a pattern, or text between choices, which is a choice of one.
 struct Part {
   std::vector<std::string_view> alternatives;
-  bool counts;
+  bool counts;  // is part of the function's name
 };
 std::vector<Part> parts_of(std::string_view pattern) {
   std::vector<Part> parts;
@@ -411,7 +348,8 @@ const std::string kNamespace = "::emulator::ptx::";
 
 class Translator {
  public:
-  Translator(const AsmStatement& statement) : statement_(statement), words_(Scanner(statement).words()) {}
+  explicit Translator(const AsmStatement& statement)
+      : statement_(statement), words_(Scanner(statement).words()) {}
 
   std::string translate() {
     if (words_.empty()) return "";
@@ -596,7 +534,7 @@ class Translator {
   // [a], [a + 16], or [a, {c0, c1}], which is two arguments; behind its [
   std::string address(size_t instruction) {
     std::string result = kNamespace + "address(" + operand(instruction);
-    for (; is("+") || is("-");) {
+    while (is("+") || is("-")) {
       const std::string sign = text(at_++) == "-" ? ", -(" : ", (";
       result += sign + operand(instruction) + ")";
     }

@@ -91,6 +91,21 @@ TEST_CASE("ptx: modifiers that make no difference are in no name") {
           "ldmatrix_sync_aligned_x4_shared_b16(at, 0, address(2)); ");
 }
 
+TEST_CASE("ptx: copies and products of sm_90") {
+  CHECK(translated("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                   "[%2], [%3, {%0, 7}], [%1+8];") ==
+        "cp_async_bulk_tensor_shared_global_mbarrier_complete_tx_bytes(at, address(2), address(3), "
+        "vector(0, 7), address(1, (8))); ");
+  CHECK(translated("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%2], 64;") ==
+        "mbarrier_arrive_expect_tx_b64(at, Sink(), address(2), 64); ");
+  for (const char* shape : {"m64n8k16", "m64n88k16", "m64n256k16"})
+    CHECK(translated("wgmma.mma_async.sync.aligned." + std::string(shape) +
+                     ".f32.bf16.bf16 {%0, %1}, %2, %3, 1, 1, -1, 0, 0;") ==
+          "wgmma_mma_async_sync_aligned_m64nk16_f32_bf16_bf16(at, vector(0, 1), 2, 3, 1, 1, -1, 0, 0); ");
+  CHECK(refusal_of("wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 {%0, %1}, %2, %3, 1, 1, 1, 0, 0;") !=
+        "");
+}
+
 TEST_CASE("ptx: what is not known") {
   const std::string not_known = "PTX: the emulator does not know ";
   CHECK(refusal_of("add.s32 %0, %2, 1; vadd.u32  %0,\n%2; bar.sync 0;") == not_known + "`vadd.u32 %0, %2`");
