@@ -31,8 +31,10 @@ struct Product {
   int warp = -1;
   int num_acc = 0;  // registers of a lane
   WgmmaKind kind = {};
-  std::array<void*, kWarpSize> acc = {};
+  std::array<void*, kWarpSize> acc = {};  // a lane's registers, one after the other
+  std::vector<void*> scattered = {};      // if they are not: all registers of lane 0, of lane 1, ...
   bool a_in_registers = false;
+  bool watches_a = true;  // A's registers are in use until the wait
   std::array<const uint32_t*, kWarpSize> a_registers = {};
   std::array<std::array<uint32_t, 4>, kWarpSize> a_values = {};
   SmemOperand a, b;
@@ -43,6 +45,13 @@ struct Product {
   bool done = false;
 
   int num_columns() const { return (kind.fp16_sums ? 4 : 2) * num_acc; }
+  // A number of a lane's accumulator, of which two of 16 bits share a register.
+  template <typename T>
+  T& element(int lane, int i) const {
+    constexpr int PER_REGISTER = sizeof(uint32_t) / sizeof(T);
+    if (scattered.empty()) return static_cast<T*>(acc[size_t(lane)])[i];
+    return static_cast<T*>(scattered[size_t(lane * num_acc + i / PER_REGISTER)])[i % PER_REGISTER];
+  }
 };
 
 // The four warps of a warpgroup execute the same instructions, but need not do so at the same time. Each

@@ -10,11 +10,6 @@
 #include "common/emulator/tracer.h"
 
 namespace emulator {
-namespace {
-
-constexpr uint8_t kBytes = 16;
-
-}  // namespace
 
 // ---- The copies under way
 
@@ -24,7 +19,8 @@ void LaneCopies::start_cta() {
   queues_.resize(std::max(queues_.size(), cta->fibers.size()));
   for (Queue& queue : queues_) {
     for (size_t i = queue.first; i < queue.copies.size(); ++i) {
-      if (cta->options.race_detector) cta->races->forget(uintptr_t(queue.copies[i].shared));
+      if (cta->options.race_detector)
+        cta->races->forget(uintptr_t(queue.copies[i].shared), queue.copies[i].bytes);
     }
     queue.copies.clear();
     queue.first = queue.waited = 0;
@@ -42,7 +38,7 @@ void LaneCopies::issue(LaneCopy copy, Location at) {
     finish(copy);
     if (!cta->options.race_detector) return;  // nobody will ask for it
   } else {
-    std::memset(copy.shared, int(cta->options.poison), kBytes);  // until the copy is done
+    std::memset(copy.shared, int(cta->options.poison), copy.bytes);  // until the copy is done
   }
   queue.copies.push_back(copy);
 }
@@ -51,11 +47,8 @@ void LaneCopies::finish(LaneCopy& copy) {
   if (copy.done) return;
   copy.done = true;
   --num_on_way_;
-  if (copy.global == nullptr) {
-    std::memset(copy.shared, 0, kBytes);
-  } else {
-    std::memcpy(copy.shared, copy.global, kBytes);
-  }
+  std::memset(copy.shared, 0, copy.bytes);
+  std::memcpy(copy.shared, copy.global, copy.from_global);
 }
 
 // Of one thread about half, in any order.
@@ -74,7 +67,8 @@ void LaneCopies::wait(unsigned pending_groups, Location at) {
   for (; first < queue.copies.size() && queue.copies[first].group < groups; ++first) {
     LaneCopy& copy = queue.copies[first];
     finish(copy);
-    if (cta->options.race_detector) cta->races->lane_copy_waited(*self, uintptr_t(copy.shared), copy.site);
+    if (cta->options.race_detector)
+      cta->races->lane_copy_waited(*self, uintptr_t(copy.shared), copy.bytes, copy.site);
   }
   // What is left moves to the front only when it is less than what has been taken off.
   if (first * 2 >= queue.copies.size()) {
@@ -87,7 +81,7 @@ void LaneCopies::wait(unsigned pending_groups, Location at) {
 std::string LaneCopies::describe_missing(const Fiber& issuer, uintptr_t shared, const Fiber& who) const {
   const Queue& queue = queues_[size_t(issuer.warp * kWarpSize + issuer.lane)];
   size_t i = queue.first;
-  while (i < queue.copies.size() && shared - uintptr_t(queue.copies[i].shared) >= kBytes) ++i;
+  while (i < queue.copies.size() && shared - uintptr_t(queue.copies[i].shared) >= queue.copies[i].bytes) ++i;
   if (i < queue.waited) {
     return queue.copies[i].group < queue.committed
                ? "that lane's last cp_async_wait leaves it pending"
@@ -102,26 +96,36 @@ std::string LaneCopies::describe_missing(const Fiber& issuer, uintptr_t shared, 
 
 namespace {
 
-void copy_16(void* shared, const void* global, bool valid, Location at, uintptr_t pc) {
+void copy(void* shared, const void* global, uint8_t bytes, uint8_t from_global, Location at, uintptr_t pc) {
   constexpr const char* kOp = "cp.async";
   const auto target = uintptr_t(shared), source = uintptr_t(global);
-  const bool known_good = windows.shared.holds(target) && target % kBytes == 0;
-  if (!known_good) check_shared(kOp, shared, kBytes, kBytes, true, pc);
-  if (source % kBytes != 0) {
+  const bool known_good = windows.shared.holds(target) && target % bytes == 0;
+  if (!known_good) check_shared(kOp, shared, bytes, bytes, true, pc);
+  if (source % bytes != 0) {
     const InRuntime in_runtime;
-    check_alignment(source, kBytes, false, {.pc = pc});
+    check_alignment(source, bytes, false, {.pc = pc});
   }
-  if (valid) touch_global(kOp, source, kBytes, pc);
+  if (from_global > 0) touch_global(kOp, source, from_global, pc);
   const InRuntime in_runtime;
   const Site site = site_of(pc);
   // The reads and the writes of a warp are one request each, the writes also of lanes that read nothing: they
   // are merged by place, so the two have places of their own.
-  log_access({target, site + 1, kBytes, /*shared=*/true, /*write=*/true, /*async=*/true});
-  if (cta->options.race_detector) cta->races->lane_copy_issued(*self, target, site);
-  cta->lane_copies->issue({.shared = shared, .global = valid ? global : nullptr, .site = site}, at);
+  log_access({target, site + 1, bytes, /*shared=*/true, /*write=*/true, /*async=*/true});
+  if (cta->options.race_detector) cta->races->lane_copy_issued(*self, target, bytes, site);
+  cta->lane_copies->issue(
+      {.shared = shared, .global = global, .bytes = bytes, .from_global = from_global, .site = site}, at);
 }
 
 }  // namespace
+
+void cp_async(void* shared, const void* global, int bytes, int from_global, Location at) {
+  if ((bytes != 4 && bytes != 8 && bytes != 16) || from_global < 0 || from_global > bytes) {
+    const InRuntime in_runtime;
+    fail(Bug::kLaunch, *self) << "cp.async at " << at << ": copies " << from_global << " bytes to " << bytes
+                              << ". It fills 4, 8 or 16 bytes, and copies at most as many";
+  }
+  copy(shared, global, uint8_t(bytes), uint8_t(from_global), at, uintptr_t(__builtin_return_address(0)));
+}
 
 void cp_async_wait(int pending, Location at) {
   const InRuntime in_runtime;
@@ -135,11 +139,11 @@ namespace flashsteps::inline on_emulator {
 using namespace emulator;
 
 void cp_async_16(void* shared, const void* global, Location at) {
-  copy_16(shared, global, /*valid=*/true, at, uintptr_t(__builtin_return_address(0)));
+  copy(shared, global, 16, 16, at, uintptr_t(__builtin_return_address(0)));
 }
 
 void cp_async_16_zfill(void* shared, const void* global, bool valid, Location at) {
-  copy_16(shared, global, valid, at, uintptr_t(__builtin_return_address(0)));
+  copy(shared, global, 16, valid ? 16 : 0, at, uintptr_t(__builtin_return_address(0)));
 }
 
 void cp_async_commit(Location) {
@@ -147,4 +151,4 @@ void cp_async_commit(Location) {
   cta->lane_copies->commit();
 }
 
-}  // namespace flashsteps::on_emulator
+}  // namespace flashsteps::inline on_emulator

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "common/emulator/core.h"
+#include "common/tensor_map.h"
 
 namespace emulator {
 namespace {
@@ -269,6 +270,107 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* ctas, const void*
   const size_t by_memory = its.sharedMemPerMultiprocessor / (smem_bytes + its.reservedSharedMemPerBlock);
   const int by_threads = std::min(its.maxThreadsPerMultiProcessor / threads, its.maxBlocksPerMultiProcessor);
   *ctas = int(std::min(by_memory, size_t(by_threads)));
+  return cudaSuccess;
+}
+
+// ---- The driver
+
+CUresult cuGetErrorName(CUresult error, const char** name) {
+  *name = error == CUDA_SUCCESS               ? "CUDA_SUCCESS"
+          : error == CUDA_ERROR_INVALID_VALUE ? "CUDA_ERROR_INVALID_VALUE"
+          : error == CUDA_ERROR_NOT_FOUND     ? "CUDA_ERROR_NOT_FOUND"
+                                              : "CUDA_ERROR_NOT_SUPPORTED";
+  return CUDA_SUCCESS;
+}
+CUresult cuGetErrorString(CUresult error, const char** text) {
+  *text = error == CUDA_SUCCESS               ? "no error"
+          : error == CUDA_ERROR_INVALID_VALUE ? "invalid argument"
+          : error == CUDA_ERROR_NOT_FOUND     ? "named symbol not found"
+                                              : "operation not supported";
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
+// Kernels read it back as such: see map_at() in tma.cpp.
+static_assert(sizeof(flashsteps::TensorMapShape) <= sizeof(CUtensorMap));
+
+CUresult refuse_map(CUresult error, const std::string& why) {
+  flush_output();
+  std::fprintf(stderr, "flashsteps: cuTensorMapEncodeTiled: %s\n", why.c_str());
+  return error;
+}
+
+int bytes_of(CUtensorMapDataType type) {
+  switch (type) {
+    case CU_TENSOR_MAP_DATA_TYPE_UINT8:
+      return 1;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT16:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
+    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
+      return 2;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT64:
+    case CU_TENSOR_MAP_DATA_TYPE_INT64:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT64:
+      return 8;
+    default:
+      return 4;
+  }
+}
+
+}  // namespace
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* memory,
+                                const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
+                                const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill fill) {
+  constexpr unsigned kMaxRank = flashsteps::TensorMapShape::RANK;
+  if (rank < 1 || rank > kMaxRank)
+    return refuse_map(CUDA_ERROR_INVALID_VALUE,
+                      "a tensor has 1 to 5 dimensions, and not " + std::to_string(rank));
+  bool steps = false;
+  for (unsigned d = 0; d < rank; ++d) steps |= element_strides[d] != 1;
+  if (steps || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+    return refuse_map(
+        CUDA_ERROR_NOT_SUPPORTED,
+        "the emulator has no steps between elements, no interleaved layouts and no NaN beyond the "
+        "tensor");
+  flashsteps::TensorMapShape shape{
+      .base = memory,
+      .element_bytes = bytes_of(type),
+      .size = {1, 1, 1, 1, 1},
+      .stride = {},
+      .box = {1, 1, 1, 1, 1},
+      .swizzle_bytes = swizzle == CU_TENSOR_MAP_SWIZZLE_NONE ? 0 : 16 << swizzle};
+  shape.stride[0] = uint64_t(shape.element_bytes);
+  for (unsigned d = 0; d < rank; ++d) {
+    shape.size[d] = sizes[d];
+    shape.box[d] = box[d];
+    if (d > 0) shape.stride[d] = strides[d - 1];
+  }
+  try {
+    flashsteps::check_tensor_map(shape);
+  } catch (const std::runtime_error& error) {
+    return refuse_map(CUDA_ERROR_INVALID_VALUE, error.what());
+  }
+  *map = {};
+  std::memcpy(map, &shape, sizeof(shape));
+  return CUDA_SUCCESS;
+}
+
+cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long,
+                                    cudaDriverEntryPointQueryResult* result) {
+  const std::pair<const char*, void*> known[] = {
+      {"cuTensorMapEncodeTiled", reinterpret_cast<void*>(cuTensorMapEncodeTiled)},
+      {"cuGetErrorName", reinterpret_cast<void*>(cuGetErrorName)},
+      {"cuGetErrorString", reinterpret_cast<void*>(cuGetErrorString)},
+      {"cuInit", reinterpret_cast<void*>(cuInit)}};
+  *function = nullptr;
+  for (const auto& [its_name, its_function] : known)
+    if (std::strcmp(name, its_name) == 0) *function = its_function;
+  if (result != nullptr)
+    *result = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
 

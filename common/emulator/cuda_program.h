@@ -24,6 +24,8 @@
 
 // The emulator's headers, in front of __CUDACC__: they ask by it whether nvcc compiles.
 #include "common/cuda.h"
+#include "common/emulator/cuda_driver.h"
+#include "common/emulator/ptx.h"
 #include "common/wmma.h"
 
 // Some headers ask by these whether the CUDA runtime's are there. Should a library's header include the
@@ -350,6 +352,15 @@ inline cudaError_t cudaDeviceReset() { return cudaDeviceSynchronize(); }  // and
 inline cudaError_t cudaProfilerStart() { return cudaSuccess; }
 inline cudaError_t cudaProfilerStop() { return cudaSuccess; }
 
+// Of the driver's functions there are those of cuda_driver.h.
+cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long flags,
+                                    cudaDriverEntryPointQueryResult* result = nullptr);
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                                    unsigned long long flags,
+                                                    cudaDriverEntryPointQueryResult* result = nullptr) {
+  return cudaGetDriverEntryPoint(name, function, flags, result);
+}
+
 // ---- What a kernel may have. Nothing is remembered: a launch may always have all of the shared memory.
 
 enum cudaFuncAttribute {
@@ -496,6 +507,7 @@ cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, si
 #define __CUDACC__ 1
 #define __NVCC__ 1
 #define __CUDA_ARCH__ 900
+#define __CUDA_ARCH_FEAT_SM90_ALL 1  // sm_90a
 #define __CUDACC_VER_MAJOR__ 12
 #define __CUDACC_VER_MINOR__ 8
 #define CUDART_VERSION 12080

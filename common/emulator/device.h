@@ -86,6 +86,38 @@ void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Loca
 // setmaxnreg, by all lanes of a warp. An increase waits until the CTA's pool has enough registers.
 void set_max_registers(bool increase, int registers, int at_launch, Location at);
 
+// The same for inline PTX (ptx.h). So many matrices, and as many registers; of `bytes` in shared memory (4, 8
+// or 16), so many are copied, and the rest is zero.
+void ldmatrix(uint32_t* registers, int matrices, const void* row, bool transposed, Location at);
+void stmatrix(void* row, const uint32_t* registers, int matrices, bool transposed, Location at);
+void mma_m16n8k8_tf32(float* acc, const uint32_t* a, const uint32_t* b, Location at);
+void mma_m16n8k32_integers(int32_t* acc, const uint32_t* a, const uint32_t* b, bool a_is_signed,
+                           bool b_is_signed, Location at);
+void cp_async(void* shared, const void* global, int bytes, int from_global, Location at);
+
+// And for ptx_sm90.h. A tensor map is what cuTensorMapEncodeTiled() has made; there are five coordinates.
+void tma_load(void* shared, const void* map, uint64_t* barrier, unsigned cta_mask, const int* coordinates,
+              Location at);
+void tma_store(const void* map, const void* shared, const int* coordinates, Location at);
+void bulk_load(void* shared, const void* global, size_t bytes, uint64_t* barrier, Location at);
+void bulk_store(void* global, const void* shared, size_t bytes, Location at);
+void mbarrier_expect_tx(uint64_t* barrier, int bytes, Location at);
+void mbarrier_invalidate(uint64_t* barrier, Location at);
+int mbarrier_parity(uint64_t* barrier, Location at);  // of the phase under way
+uint32_t shared_address_in_cluster(uint64_t address, int cta_rank, Location at);
+// The accumulator's registers are variables that may lie anywhere.
+void wgmma(void* const* acc, int num_acc, const uint32_t* a_registers, uint64_t a, uint64_t b, WgmmaKind kind,
+           Location at);
+void wgmma_wait(int pending, Location at);
+void check_scale_of_wgmma(int scale_a, int scale_b, Location at);
+
+// What is in shared memory has an address of 32 bits in its window, too: of dynamic shared memory the offset
+// from its beginning. Static __shared__ variables, which lie elsewhere on the host, are at the window's end.
+uint32_t shared_address(const void* pointer);
+void* shared_pointer(uint64_t address, Location at);
+bool is_shared(const void* pointer);
+size_t dynamic_shared_bytes();
+
 void thread_fence();  // orders memory between CTAs on different host threads
 void nap();           // lets other threads run
 int64_t ticks();      // counts its own calls in this CTA: later is more, and nothing else is promised

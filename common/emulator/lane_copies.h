@@ -11,7 +11,9 @@ namespace emulator {
 
 struct LaneCopy {
   void* shared;
-  const void* global;  // null: zeros
+  const void* global;
+  uint8_t bytes;        // 4, 8 or 16 of shared memory
+  uint8_t from_global;  // of them; the rest become zeros
   Site site;
   unsigned group = 0;  // how many groups its thread had committed before it
   bool done = false;

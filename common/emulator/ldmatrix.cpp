@@ -8,8 +8,8 @@
 #include "common/emulator/counters.h"
 #include "common/emulator/fragments.h"
 #include "common/emulator/shared_races.h"
-#include "common/stmatrix.h"
 #include "common/emulator/tile_layouts.h"
+#include "common/stmatrix.h"
 
 namespace emulator {
 namespace {
@@ -18,8 +18,9 @@ constexpr int kRowBytes = 16;  // 8 elements of 16 bits
 constexpr int kMatrixRows = 8;
 
 struct Arguments {
-  void* row;
+  void* row;  // of lanes that hand in none, any
   uint32_t* registers;
+  int matrices;  // 1, 2 or 4
   bool transposed;
   uintptr_t pc;
 };
@@ -50,12 +51,12 @@ void check_swizzle(void* const* opaque, int first_lane) {
 }
 
 // Rows on multiples of 16 bytes are the same or do not overlap.
-void check_rows_differ(void* const* opaque) {
+void check_rows_differ(void* const* opaque, int num_rows) {
   std::pair<const void*, int> rows[kWarpSize];
-  for (int lane = 0; lane < kWarpSize; ++lane)
+  for (int lane = 0; lane < num_rows; ++lane)
     rows[lane] = {static_cast<const Arguments*>(opaque[lane])->row, lane};
-  std::sort(std::begin(rows), std::end(rows));
-  for (int i = 1; i < kWarpSize; ++i) {
+  std::sort(rows, rows + num_rows);
+  for (int i = 1; i < num_rows; ++i) {
     if (rows[i].first != rows[i - 1].first) continue;
     const Fiber& who = cta->fiber(cta->running_warp, rows[i].second);
     fail(Bug::kRace, who) << "race on shared memory at " << describe_shared(uintptr_t(rows[i].first)) << ": "
@@ -85,8 +86,9 @@ void execute(void* const* opaque, unsigned lanes) {
   check_aligned(lanes);
   const auto arguments = [&](int lane) { return static_cast<const Arguments*>(opaque[lane]); };
   const bool transposed = arguments(0)->transposed;
-  if (STORE && cta->options.race_detector) check_rows_differ(opaque);
-  for (int matrix = 0; matrix < 4; ++matrix) {
+  const int matrices = arguments(0)->matrices, num_rows = matrices * kMatrixRows;
+  if (STORE && cta->options.race_detector) check_rows_differ(opaque, num_rows);
+  for (int matrix = 0; matrix < matrices; ++matrix) {
     uint16_t* rows[kMatrixRows];
     if (!STORE && cta->options.race_detector) check_swizzle(opaque, matrix * kMatrixRows);
     for (int row = 0; row < kMatrixRows; ++row) {
@@ -119,33 +121,61 @@ void execute(void* const* opaque, unsigned lanes) {
   if (!STORE) ++counters.ldmatrix;
   if (!cta->options.count) return;
   // To the memory it is one access of 16 bytes per lane, one matrix after the other.
-  Request request{.lanes = lanes, .address = {}, .bytes = kRowBytes, .shared = true, .write = STORE};
-  for (int lane = 0; lane < kWarpSize; ++lane) request.address[lane] = uintptr_t(arguments(lane)->row);
+  Request request{.lanes = lanes & unsigned((uint64_t(1) << num_rows) - 1),
+                  .address = {},
+                  .bytes = kRowBytes,
+                  .shared = true,
+                  .write = STORE};
+  for (int lane = 0; lane < num_rows; ++lane) request.address[lane] = uintptr_t(arguments(lane)->row);
   const int wavefronts = count_shared(request, counters);
   if (STORE) return;
   counters.ldmatrix_wavefronts += uint64_t(wavefronts);
-  counters.ldmatrix_wavefronts_ideal += 4;
+  counters.ldmatrix_wavefronts_ideal += uint64_t(matrices);
 }
 
-void load(uint32_t* registers, const void* row, bool transposed, Location at, uintptr_t pc) {
-  const char* op = transposed ? "ldmatrix.x4.trans" : "ldmatrix.x4";
-  check_shared(op, row, kRowBytes, kRowBytes, false, pc);
-  if (cta->options.race_detector) {
+// By the number of matrices, and whether they are transposed.
+constexpr const char* kLoads[5][2] = {{},
+                                      {"ldmatrix.x1", "ldmatrix.x1.trans"},
+                                      {"ldmatrix.x2", "ldmatrix.x2.trans"},
+                                      {},
+                                      {"ldmatrix.x4", "ldmatrix.x4.trans"}};
+constexpr const char* kStores[5][2] = {{},
+                                       {"stmatrix.x1", "stmatrix.x1.trans"},
+                                       {"stmatrix.x2", "stmatrix.x2.trans"},
+                                       {},
+                                       {"stmatrix.x4", "stmatrix.x4.trans"}};
+
+// Only so many lanes hand in the address of a row.
+bool has_row(int matrices) { return self->lane < matrices * kMatrixRows; }
+
+void load(uint32_t* registers, int matrices, const void* row, bool transposed, Location at, uintptr_t pc) {
+  const char* op = kLoads[matrices][transposed];
+  if (has_row(matrices)) check_shared(op, row, kRowBytes, kRowBytes, false, pc);
+  if (has_row(matrices) && cta->options.race_detector) {
     const InRuntime in_runtime;
     cta->races->warp_read_begins(*self, uintptr_t(row), site_of(pc));
   }
-  Arguments arguments{const_cast<void*>(row), registers, transposed, pc};
+  Arguments arguments{const_cast<void*>(row), registers, matrices, transposed, pc};
   collective(op, 0xffffffff, &arguments, execute<false>, at);
 }
 
-void store(void* row, const uint32_t* registers, bool transposed, Location at, uintptr_t pc) {
-  const char* op = transposed ? "stmatrix.x4.trans" : "stmatrix.x4";
-  check_shared(op, row, kRowBytes, kRowBytes, true, pc);
-  Arguments arguments{row, const_cast<uint32_t*>(registers), transposed, pc};
+void store(void* row, const uint32_t* registers, int matrices, bool transposed, Location at, uintptr_t pc) {
+  const char* op = kStores[matrices][transposed];
+  if (has_row(matrices)) check_shared(op, row, kRowBytes, kRowBytes, true, pc);
+  Arguments arguments{row, const_cast<uint32_t*>(registers), matrices, transposed, pc};
   collective(op, 0xffffffff, &arguments, execute<true>, at);
 }
 
 }  // namespace
+
+void ldmatrix(uint32_t* registers, int matrices, const void* row, bool transposed, Location at) {
+  load(registers, matrices, row, transposed, at, uintptr_t(__builtin_return_address(0)));
+}
+
+void stmatrix(void* row, const uint32_t* registers, int matrices, bool transposed, Location at) {
+  store(row, registers, matrices, transposed, at, uintptr_t(__builtin_return_address(0)));
+}
+
 }  // namespace emulator
 
 namespace flashsteps::inline on_emulator {
@@ -153,19 +183,19 @@ namespace flashsteps::inline on_emulator {
 using namespace emulator;
 
 void ldmatrix_x4(uint32_t (&registers)[4], const void* row, Location at) {
-  load(registers, row, /*transposed=*/false, at, uintptr_t(__builtin_return_address(0)));
+  load(registers, 4, row, /*transposed=*/false, at, uintptr_t(__builtin_return_address(0)));
 }
 
 void ldmatrix_x4_trans(uint32_t (&registers)[4], const void* row, Location at) {
-  load(registers, row, /*transposed=*/true, at, uintptr_t(__builtin_return_address(0)));
+  load(registers, 4, row, /*transposed=*/true, at, uintptr_t(__builtin_return_address(0)));
 }
 
 void stmatrix_x4(void* row, const uint32_t (&registers)[4], Location at) {
-  store(row, registers, /*transposed=*/false, at, uintptr_t(__builtin_return_address(0)));
+  store(row, registers, 4, /*transposed=*/false, at, uintptr_t(__builtin_return_address(0)));
 }
 
 void stmatrix_x4_trans(void* row, const uint32_t (&registers)[4], Location at) {
-  store(row, registers, /*transposed=*/true, at, uintptr_t(__builtin_return_address(0)));
+  store(row, registers, 4, /*transposed=*/true, at, uintptr_t(__builtin_return_address(0)));
 }
 
-}  // namespace flashsteps::on_emulator
+}  // namespace flashsteps::inline on_emulator

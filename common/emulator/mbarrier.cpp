@@ -106,11 +106,7 @@ void MbarrierTable::arrive(const char* op, int number, int64_t expected_bytes, L
         << " bytes. Has this thread waited for the phase before, and for the right parity?";
   }
   --barrier.missing;
-  if (expected_bytes > 0) {
-    barrier.tx += expected_bytes;
-    barrier.last_announced = {expected_bytes, at};
-    barrier.announced.push_back(barrier.last_announced);
-  }
+  announce(number, expected_bytes, at);
   const bool is_own = &cta_of(*self) == cta;
   if (cta->options.race_detector) {
     if (!is_own) cta->races->must_hear_of_arrival(*self, at);
@@ -124,6 +120,14 @@ void MbarrierTable::arrive(const char* op, int number, int64_t expected_bytes, L
   }
   if (cta->tracer != nullptr && is_own) cta->tracer->mbarrier_arrival(number, expected_bytes, at);
   complete_if_done(number, *self);
+}
+
+void MbarrierTable::announce(int number, int64_t bytes, Location at) {
+  if (bytes == 0) return;
+  Mbarrier& barrier = table_[size_t(number)];
+  barrier.tx += bytes;
+  barrier.last_announced = {bytes, at};
+  barrier.announced.push_back(barrier.last_announced);
 }
 
 void MbarrierTable::complete_bytes(int number, uint64_t phase, int64_t bytes, const Fiber& issuer,
@@ -263,7 +267,38 @@ bool try_wait(uint64_t* barrier, int parity, bool cluster_scope, Location at, ui
   return true;
 }
 
+void check_bytes(const char* op, int number, int bytes, Location at) {
+  if (bytes >= 0 && (*cta->mbarriers)[number].tx + bytes <= kMaxCount) return;
+  fail(Bug::kBadExpectTx, *self) << op << " at " << at << ": " << bytes
+                                 << " bytes; an mbarrier can wait for 0 to " << kMaxCount;
+}
+
 }  // namespace
+
+// ---- For inline PTX
+
+void mbarrier_expect_tx(uint64_t* barrier, int bytes, Location at) {
+  constexpr const char* kOp = "mbarrier.expect_tx";
+  touch_shared(kOp, barrier, kBytes, kBytes, false, uintptr_t(__builtin_return_address(0)));
+  const InRuntime in_runtime;
+  const int number = cta->mbarriers->find(kOp, barrier, at);
+  check_bytes(kOp, number, bytes, at);
+  cta->mbarriers->announce(number, bytes, at);
+}
+
+void mbarrier_invalidate(uint64_t* barrier, Location at) {
+  constexpr const char* kOp = "mbarrier.inval";
+  touch_shared(kOp, barrier, kBytes, kBytes, true, uintptr_t(__builtin_return_address(0)));
+  const InRuntime in_runtime;
+  cta->mbarriers->invalidate(cta->mbarriers->find(kOp, barrier, at));
+}
+
+int mbarrier_parity(uint64_t* barrier, Location at) {
+  constexpr const char* kOp = "mbarrier.arrive";
+  check_shared(kOp, barrier, kBytes, kBytes, false, uintptr_t(__builtin_return_address(0)));
+  const InRuntime in_runtime;
+  return int((*cta->mbarriers)[cta->mbarriers->find(kOp, barrier, at)].phase % 2);
+}
 
 }  // namespace emulator
 
@@ -303,10 +338,7 @@ void mbarrier_arrive_expect_tx(uint64_t* barrier, int bytes, Location at) {
   touch_shared(kOp, barrier, kBytes, kBytes, false, pc);
   const InRuntime in_runtime;
   const int number = cta->mbarriers->find(kOp, barrier, at);
-  if (bytes < 0 || (*cta->mbarriers)[number].tx + bytes > kMaxCount) {
-    fail(Bug::kBadExpectTx, *self) << kOp << " at " << at << ": " << bytes
-                                   << " bytes; an mbarrier can wait for 0 to " << kMaxCount;
-  }
+  check_bytes(kOp, number, bytes, at);
   ++cta->counters.mbarrier_arrivals;
   cta->mbarriers->arrive(kOp, number, bytes, at);
 }
@@ -333,4 +365,4 @@ void mbarrier_wait_cluster(uint64_t* barrier, int parity, Location at) {
   }
 }
 
-}  // namespace flashsteps::on_emulator
+}  // namespace flashsteps::inline on_emulator

@@ -47,6 +47,8 @@ class MbarrierTable {
   // The number of the mbarrier at this address. Reports if there is none.
   int find(const char* op, const uint64_t* address, Location at);
   void arrive(const char* op, int number, int64_t expected_bytes, Location at, bool relaxed = false);
+  void announce(int number, int64_t bytes, Location at);
+  void invalidate(int number) { table_[size_t(number)].address = nullptr; }
   void complete_bytes(int number, uint64_t phase, int64_t bytes, const Fiber& issuer, Location issued);
 
   // Nobody can run: all waits time out, but for those that have done so often since the last

@@ -1,5 +1,6 @@
 #include "common/mma.h"
 
+#include <bit>
 #include <cstring>
 
 #include "common/emulator/core.h"
@@ -83,7 +84,79 @@ void execute_e4m3(void* const* opaque, unsigned lanes) {
   cta->counters.mma += 2;  // it has the FLOPs of two, and sm_90 executes two
 }
 
+// ---- For inline PTX
+
+// A TF32 register is a float of which the hardware reads 19 bits. A is 16 x 8: where the 16-bit product has a
+// pair, this one has an element.
+void execute_tf32(void* const* opaque, unsigned lanes) {
+  check_aligned(lanes);
+  const auto number = [](uint32_t bits) { return std::bit_cast<float>(bits & 0xffffe000); };
+  float a[16][16] = {}, b[16][8] = {}, c[16][8];  // k from 8 on is zero
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    const auto& arguments = *static_cast<const Arguments*>(opaque[lane]);
+    const int row = lane / 4, k = lane % 4;
+    for (int i = 0; i < 4; ++i) a[row + i % 2 * 8][k + i / 2 * 4] = number(arguments.a[i]);
+    for (int i = 0; i < 2; ++i) b[k + i * 4][row] = number(arguments.b[i]);
+  }
+  collect_accumulators(opaque, c);
+  multiply_accumulate(a, b, c);
+  return_accumulators(opaque, c);
+  ++cta->counters.mma;
+}
+
+struct IntegerArguments {
+  int32_t* acc;
+  const uint32_t* a;
+  const uint32_t* b;
+  bool a_is_signed, b_is_signed;
+};
+
+// Sums wrap around.
+void execute_integers(void* const* opaque, unsigned lanes) {
+  check_aligned(lanes);
+  const auto value = [](const uint32_t* registers, int i, bool is_signed) {
+    const auto byte = uint8_t(registers[i / 4] >> (8 * (i % 4)));
+    return is_signed ? int(int8_t(byte)) : int(byte);
+  };
+  int a[16][32], b[32][8], c[16][8] = {};
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    const auto& its = *static_cast<const IntegerArguments*>(opaque[lane]);
+    for (int i = 0; i < 16; ++i) {
+      const Position at = mma_a_byte_position(lane, i);
+      a[at.row][at.col] = value(its.a, i, its.a_is_signed);
+    }
+    for (int i = 0; i < 8; ++i) {
+      const Position at = mma_b_byte_position(lane, i);
+      b[at.row][at.col] = value(its.b, i, its.b_is_signed);
+    }
+  }
+  for (int row = 0; row < 16; ++row) {
+    for (int k = 0; k < 32; ++k) {
+      for (int col = 0; col < 8; ++col) c[row][col] += a[row][k] * b[k][col];
+    }
+  }
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    for (int i = 0; i < 4; ++i) {
+      const Position at = mma_c_position(lane, i);
+      int32_t& acc = static_cast<const IntegerArguments*>(opaque[lane])->acc[i];
+      acc = int32_t(uint32_t(acc) + uint32_t(c[at.row][at.col]));
+    }
+  }
+  cta->counters.mma += 2;
+}
+
 }  // namespace
+
+void mma_m16n8k8_tf32(float* acc, const uint32_t* a, const uint32_t* b, Location at) {
+  Arguments arguments{acc, a, b};
+  collective("mma.m16n8k8 (tf32)", 0xffffffff, &arguments, execute_tf32, at);
+}
+
+void mma_m16n8k32_integers(int32_t* acc, const uint32_t* a, const uint32_t* b, bool a_is_signed,
+                           bool b_is_signed, Location at) {
+  IntegerArguments arguments{acc, a, b, a_is_signed, b_is_signed};
+  collective("mma.m16n8k32 (integers)", 0xffffffff, &arguments, execute_integers, at);
+}
 
 void mma_m16n8k16(float* acc, const uint32_t* a, const uint32_t* b, bool bf16, Location at) {
   Arguments arguments{acc, a, b};

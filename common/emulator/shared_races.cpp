@@ -624,17 +624,25 @@ void SharedRaces::store_waited(const Fiber& who, uintptr_t address, size_t bytes
   shared_access(who, address, bytes, false, site);
 }
 
-void SharedRaces::lane_copy_issued(const Fiber& who, uintptr_t address, Site site) {
-  shared_access(who, address, kBlockBytes, true, site);
-  shadow_of(address).block_at(address) = {.cell = {on_way_epoch(who, site), {}}};
+void SharedRaces::overwrite(uintptr_t address, size_t bytes, Cell cell) {
+  if (bytes == kBlockBytes) {
+    shadow_of(address).block_at(address) = {.cell = cell};
+  } else {
+    for_each_block(address, bytes,
+                   [&](Block&, std::span<Cell> cells, bool) { std::ranges::fill(cells, cell); });
+  }
 }
 
-void SharedRaces::lane_copy_waited(const Fiber& who, uintptr_t address, Site site) {
-  const Epoch now = thread_epoch(times_[who.warp], who, site);
-  shadow_of(address).block_at(address) = {.cell = {now, {}}};
+void SharedRaces::lane_copy_issued(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
+  shared_access(who, address, bytes, true, site);
+  overwrite(address, bytes, {on_way_epoch(who, site), {}});
 }
 
-void SharedRaces::forget(uintptr_t address) { shadow_of(address).block_at(address) = {}; }
+void SharedRaces::lane_copy_waited(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
+  overwrite(address, bytes, {thread_epoch(times_[who.warp], who, site), {}});
+}
+
+void SharedRaces::forget(uintptr_t address, size_t bytes) { overwrite(address, bytes, {}); }
 
 SharedRaces::Time SharedRaces::product_issued(int warp) {
   if (products_[warp] == kMaxTime) forget_everything();

@@ -100,9 +100,9 @@ class SharedRaces {
 
   // Between the two of a lane's own copy (cp.async) nobody may touch these 16 bytes. Then it is a write like
   // others by this lane, at the moment at which it has waited.
-  void lane_copy_issued(const Fiber& who, uintptr_t address, Site site);
-  void lane_copy_waited(const Fiber& who, uintptr_t address, Site site);
-  void forget(uintptr_t address);  // what happened to these 16 bytes
+  void lane_copy_issued(const Fiber& who, uintptr_t address, size_t bytes, Site site);
+  void lane_copy_waited(const Fiber& who, uintptr_t address, size_t bytes, Site site);
+  void forget(uintptr_t address, size_t bytes);  // what happened to these bytes
 
   // Between the two of a warp's product (wgmma), and then until they have heard that it is complete, threads
   // may not write these 16 bytes. Returns when it was issued.
@@ -288,6 +288,7 @@ class SharedRaces {
   void release(Knowledge& to, const Fiber& who);
   void gather(int warp);
   void tick(int warp);
+  void overwrite(uintptr_t address, size_t bytes, Cell cell);  // of one block
   void forget();
   void forget_everything();  // with the whole cluster
 

@@ -54,7 +54,8 @@ void for_each_row(const Copy& copy, Visit visit) {
   for (size_t i = 0; i < num_rows; ++i) {
     const size_t panel = i / map.box[1] % map.box[2];
     const size_t index = i % map.box[1] + i / (map.box[1] * map.box[2]) * map.box[1];
-    BoxRow row{.shared = copy.shared + i * row_bytes, .panel = int(panel), .index = int(index), .at = {first}};
+    BoxRow row{
+        .shared = copy.shared + i * row_bytes, .panel = int(panel), .index = int(index), .at = {first}};
     bool inside = to > from;
     int64_t offset = from * map.element_bytes;
     size_t rest = i;
@@ -163,8 +164,14 @@ void CopyEngine::check_exit(const Fiber& who) {
 
 namespace {
 
+// A swizzle pattern is 8 rows high. TMA would take any multiple of 128, but then the tile's rows and the
+// pattern's would be different ones.
+uintptr_t box_alignment(const TensorMapShape& map) {
+  return map.swizzle_bytes == 0 ? 128 : uintptr_t(map.swizzle_bytes) * 8;
+}
+
 // What TMA itself checks, or takes for granted, before it begins.
-void check_box(const char* op, const Copy& copy) {
+void check_box(const char* op, const Copy& copy, uintptr_t alignment) {
   const uintptr_t address = copy.shared;
   const auto refuse = [&](Bug bug) {
     return Failure(bug, *self, std::string(op) + " at " + describe(copy.at) + ": ");
@@ -172,9 +179,6 @@ void check_box(const char* op, const Copy& copy) {
   if (check_access(address, copy.bytes, copy.is_load(), {.at = copy.at}) != Space::kShared) {
     refuse(Bug::kSharedOutOfBounds) << "the box's address is not in shared memory";
   }
-  // A swizzle pattern is 8 rows high. TMA would take any multiple of 128, but then the tile's rows and the
-  // pattern's would be different ones.
-  const uintptr_t alignment = copy.map.swizzle_bytes == 0 ? 128 : uintptr_t(copy.map.swizzle_bytes) * 8;
   if (address % alignment != 0) {
     refuse(Bug::kMisaligned) << "the box's address " << describe_shared(address) << " is not a multiple of "
                              << alignment << " bytes"
@@ -240,7 +244,7 @@ void start_load(Copy copy, int mbarrier) {
 
 // Into all CTAs of the mask.
 void load(const char* op, const char* its_barrier, void* shared, const TensorMapShape& map, uint64_t* barrier,
-          unsigned cta_mask, BoxOrigin origin, Location at, uintptr_t pc) {
+          unsigned cta_mask, BoxOrigin origin, uintptr_t alignment, Location at, uintptr_t pc) {
   const bool to_own = ((cta_mask >> cta->rank) & 1) != 0;
   (to_own ? touch_shared : check_shared)(its_barrier, barrier, sizeof(*barrier), sizeof(*barrier), false, pc);
   const InRuntime in_runtime;
@@ -255,7 +259,7 @@ void load(const char* op, const char* its_barrier, void* shared, const TensorMap
             .at = at,
             .site = site_of(pc),
             .mbarrier = 0};  // a load; its number is start_load's to say
-  check_box(op, copy);
+  check_box(op, copy, alignment);
   ++cta->counters.tma_loads;
   cta->counters.tma_load_bytes += copy.bytes;
   for (const int rank : Bits{cta_mask}) {
@@ -271,7 +275,101 @@ void load(const char* op, const char* its_barrier, void* shared, const TensorMap
   }
 }
 
+void store(const char* op, const TensorMapShape& map, const void* shared, BoxOrigin origin,
+           uintptr_t alignment, Location at, uintptr_t pc) {
+  const InRuntime in_runtime;
+  const Copy copy{.map = map,
+                  .origin = origin,
+                  .shared = uintptr_t(shared),
+                  .bytes = box_bytes(map),
+                  .issuer = self,
+                  .at = at,
+                  .site = site_of(pc),
+                  .group = self->store_group};
+  check_box(op, copy, alignment);
+  ++cta->counters.tma_stores;
+  cta->counters.tma_store_bytes += copy.bytes;
+  if (cta->options.race_detector) cta->races->store_issued(*self, copy.shared, copy.bytes, copy.site);
+  if (cta->tracer != nullptr) cta->tracer->copy_issued(copy);
+  cta->copies->issue(copy);
+}
+
+// ---- For inline PTX
+
+TensorMapShape map_at(const char* op, const void* map, Location at) {
+  const InRuntime in_runtime;
+  const auto refuse = [&] {
+    return Failure(Bug::kLaunch, *self, std::string(op) + " at " + describe(at) + ": ");
+  };
+  check_access(uintptr_t(map), sizeof(TensorMapShape), false, {.at = at});
+  TensorMapShape shape;
+  std::memcpy(&shape, map, sizeof(shape));
+  try {
+    flashsteps::check_tensor_map(shape);
+  } catch (const std::runtime_error&) {
+    refuse() << "there is no tensor map at " << describe_address(uintptr_t(map))
+             << ". cuTensorMapEncodeTiled() makes one";
+  }
+  return shape;
+}
+
+BoxOrigin origin_of(const int* coordinates) {
+  BoxOrigin origin;
+  std::copy_n(coordinates, TensorMapShape::RANK, origin.at);
+  return origin;
+}
+
+// A copy without a tensor map, as one of rows of 16 bytes.
+TensorMapShape contiguous(const char* op, const void* global, const void* shared, size_t bytes, bool write,
+                          Location at) {
+  const InRuntime in_runtime;
+  check_alignment(uintptr_t(global), 16, write, {.at = at});
+  check_alignment(uintptr_t(shared), 16, !write, {.at = at});
+  if (bytes == 0 || bytes % 16 != 0) {
+    fail(Bug::kMisaligned, *self) << op << " at " << at << ": " << bytes
+                                  << " bytes, it must be a multiple of 16";
+  }
+  if (check_access(uintptr_t(global), bytes, write, {.at = at}) != Space::kGlobal) {
+    fail(Bug::kGlobalOutOfBounds, *self) << op << " at " << at << ": the address is not in global memory";
+  }
+  const uint64_t rows = bytes / 16;
+  return {.base = global,
+          .element_bytes = 1,
+          .size = {16, rows, 1, 1, 1},
+          .stride = {1, 16, bytes, bytes, bytes},
+          .box = {16, uint32_t(rows), 1, 1, 1},
+          .swizzle_bytes = 0};
+}
+
 }  // namespace
+
+void tma_load(void* shared, const void* map, uint64_t* barrier, unsigned cta_mask, const int* coordinates,
+              Location at) {
+  constexpr const char* kOp = "cp.async.bulk.tensor";
+  const TensorMapShape shape = map_at(kOp, map, at);
+  load(kOp, "the mbarrier of cp.async.bulk.tensor", shared, shape, barrier, cta_mask, origin_of(coordinates),
+       box_alignment(shape), at, uintptr_t(__builtin_return_address(0)));
+}
+
+void tma_store(const void* map, const void* shared, const int* coordinates, Location at) {
+  constexpr const char* kOp = "cp.async.bulk.tensor";
+  const TensorMapShape shape = map_at(kOp, map, at);
+  store(kOp, shape, shared, origin_of(coordinates), box_alignment(shape), at,
+        uintptr_t(__builtin_return_address(0)));
+}
+
+void bulk_load(void* shared, const void* global, size_t bytes, uint64_t* barrier, Location at) {
+  constexpr const char* kOp = "cp.async.bulk";
+  const TensorMapShape shape = contiguous(kOp, global, shared, bytes, /*write=*/false, at);
+  load(kOp, "the mbarrier of cp.async.bulk", shared, shape, barrier, 1u << cta->rank, {}, 16, at,
+       uintptr_t(__builtin_return_address(0)));
+}
+
+void bulk_store(void* global, const void* shared, size_t bytes, Location at) {
+  constexpr const char* kOp = "cp.async.bulk";
+  const TensorMapShape shape = contiguous(kOp, global, shared, bytes, /*write=*/true, at);
+  store(kOp, shape, shared, {}, 16, at, uintptr_t(__builtin_return_address(0)));
+}
 
 void tma_store_wait_read(int pending, Location at) {
   const InRuntime in_runtime;
@@ -290,33 +388,19 @@ using namespace emulator;
 void tma_load_5d(void* shared, const TensorMap& map, uint64_t* barrier, int c0, int c1, int c2, int c3,
                  int c4, Location at) {
   load("tma_load", "tma_load's mbarrier", shared, map.shape, barrier, 1u << cta->rank, {{c0, c1, c2, c3, c4}},
-       at, uintptr_t(__builtin_return_address(0)));
+       box_alignment(map.shape), at, uintptr_t(__builtin_return_address(0)));
 }
 
 void tma_load_5d_multicast(void* shared, const TensorMap& map, uint64_t* barrier, uint16_t cta_mask, int c0,
                            int c1, int c2, int c3, int c4, Location at) {
   load("tma_load_multicast", "tma_load_multicast's mbarrier", shared, map.shape, barrier, cta_mask,
-       {{c0, c1, c2, c3, c4}}, at, uintptr_t(__builtin_return_address(0)));
+       {{c0, c1, c2, c3, c4}}, box_alignment(map.shape), at, uintptr_t(__builtin_return_address(0)));
 }
 
 void tma_store_5d(const TensorMap& map, const void* shared, int c0, int c1, int c2, int c3, int c4,
                   Location at) {
-  const auto pc = uintptr_t(__builtin_return_address(0));
-  const InRuntime in_runtime;
-  const Copy copy{.map = map.shape,
-                  .origin = {{c0, c1, c2, c3, c4}},
-                  .shared = uintptr_t(shared),
-                  .bytes = box_bytes(map.shape),
-                  .issuer = self,
-                  .at = at,
-                  .site = site_of(pc),
-                  .group = self->store_group};
-  check_box("tma_store", copy);
-  ++cta->counters.tma_stores;
-  cta->counters.tma_store_bytes += copy.bytes;
-  if (cta->options.race_detector) cta->races->store_issued(*self, copy.shared, copy.bytes, copy.site);
-  if (cta->tracer != nullptr) cta->tracer->copy_issued(copy);
-  cta->copies->issue(copy);
+  store("tma_store", map.shape, shared, {{c0, c1, c2, c3, c4}}, box_alignment(map.shape), at,
+        uintptr_t(__builtin_return_address(0)));
 }
 
 void tma_store_commit(Location) { ++self->store_group; }
@@ -327,4 +411,4 @@ void fence_proxy_async(Location) {
   if (cta->options.race_detector) cta->races->proxy_fence(*self);
 }
 
-}  // namespace flashsteps::on_emulator
+}  // namespace flashsteps::inline on_emulator

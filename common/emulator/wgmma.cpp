@@ -55,8 +55,10 @@ SmemOperand decode(uint64_t bits, bool mn_major, int element_bytes, Part part, L
   }
   const int row_bytes = 256 >> mode;
   const size_t pattern = 8 * size_t(row_bytes), start = field(0);
-  const SmemOperand operand{
-      uintptr_t(cta->smem) + start, field(16), field(32), row_bytes, !mn_major, element_bytes};
+  // In shared_pointer()'s window, of which the first 18 bits are in a descriptor.
+  const auto first = uintptr_t(shared_pointer(start, at));
+  const SmemOperand operand{first, field(16), field(32), row_bytes, !mn_major, element_bytes};
+  const bool is_dynamic = first == uintptr_t(cta->smem) + start;
   if (start % pattern >= size_t(row_bytes)) {
     refuse(Bug::kDescriptor, part, at)
         << "it begins at smem + " << start << ", in row " << start % pattern / row_bytes
@@ -81,7 +83,9 @@ SmemOperand decode(uint64_t bits, bool mn_major, int element_bytes, Part part, L
   }
   for_each_chunk(operand, part.first, part.count, [&](int mn, int k, uintptr_t address) {
     const uintptr_t offset = address - uintptr_t(cta->smem);
-    if (offset + kChunkBytes <= cta->smem_bytes) return;
+    if (is_dynamic ? offset + kChunkBytes <= cta->smem_bytes
+                   : is_shared(reinterpret_cast<const void*>(address + kChunkBytes - 1)))
+      return;
     refuse(Bug::kSharedOutOfBounds, part, at)
         << "element (" << mn << ", k = " << k << ") is at smem + " << offset << ", but the launch asked for "
         << cta->smem_bytes << " bytes";
@@ -303,9 +307,15 @@ void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
   if (a_in_smem) product.a = decode(a, kind.a_mn, kind.element_bytes(), part_a, product.at);
   product.b = decode(b, kind.b_mn, kind.element_bytes(), part_b, product.at);
   for (int lane = 0; lane < kWarpSize; ++lane) {
-    use_registers(product, lane, product.acc[size_t(lane)], size_t(product.num_acc) * sizeof(float), true);
+    if (product.scattered.empty()) {
+      use_registers(product, lane, product.acc[size_t(lane)], size_t(product.num_acc) * sizeof(float), true);
+    } else {
+      for (int i = 0; i < product.num_acc; ++i)
+        use_registers(product, lane, &product.element<float>(lane, i), sizeof(float), true);
+    }
     if (!a_in_smem) {
-      use_registers(product, lane, product.a_registers[size_t(lane)], sizeof(product.a_values[0]), false);
+      if (product.watches_a)
+        use_registers(product, lane, product.a_registers[size_t(lane)], sizeof(product.a_values[0]), false);
       std::memcpy(&product.a_values[size_t(lane)], product.a_registers[size_t(lane)],
                   sizeof(product.a_values[0]));
     }
@@ -332,7 +342,7 @@ void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
     cta->tracer->product_issued(warp, product.num_columns(), product.group, product.at);
   }
   ++num_on_way_;
-  its.products.push_back(product);
+  its.products.push_back(std::move(product));
   if (cta->options.async == AsyncMode::kEarly) finish(its.products.back());
 }
 
@@ -389,23 +399,23 @@ void finish_product(const Product& product, ToOperand to_operand) {
       for (int lane = 0; lane < kWarpSize; ++lane) {
         for (int i = 0; i < 4; ++i) {
           const Position at = mma_c_position(lane, i);
-          visit(c[at.row][at.col], product.acc[size_t(lane)], col / 2 + i);
+          visit(c[at.row][at.col], lane, col / 2 + i);
         }
       }
     };
     const bool fp16 = product.kind.fp16_sums;
     if (product.kind.scale_d) {
-      for_each_element([&](float& element, const void* acc, int i) {
-        element = fp16 ? half_bits_to_float(static_cast<const uint16_t*>(acc)[i])
-                       : static_cast<const float*>(acc)[i];
+      for_each_element([&](float& element, int lane, int i) {
+        element =
+            fp16 ? half_bits_to_float(product.element<uint16_t>(lane, i)) : product.element<float>(lane, i);
       });
     }
     multiply_accumulate(a, to_operand(b_bits), c, fp16);
-    for_each_element([&](float element, void* acc, int i) {
+    for_each_element([&](float element, int lane, int i) {
       if (fp16)
-        static_cast<uint16_t*>(acc)[i] = float_to_half_bits(element);
+        product.element<uint16_t>(lane, i) = float_to_half_bits(element);
       else
-        static_cast<float*>(acc)[i] = element;
+        product.element<float>(lane, i) = element;
     });
   }
 }
@@ -512,6 +522,7 @@ namespace {
 
 struct Arguments {
   void* acc;
+  void* const* registers;  // of acc, if they need not lie one after the other
   int num_acc;
   const uint32_t* a_registers;  // null: A is in shared memory
   uint64_t a, b;
@@ -529,6 +540,7 @@ void execute_wgmma(void* const* opaque, unsigned lanes) {
   product.num_acc = first.num_acc;
   product.kind = first.kind;
   product.a_in_registers = first.a_registers != nullptr;
+  product.watches_a = first.registers == nullptr;
   product.at = cta->fiber(cta->running_warp, 0).at;
   product.site = site_of(first.pc);
   for (int lane = 0; lane < kWarpSize; ++lane) {
@@ -542,17 +554,32 @@ void execute_wgmma(void* const* opaque, unsigned lanes) {
           << " than lane 0. They must be the same in the whole warpgroup";
     }
     product.acc[size_t(lane)] = its.acc;
+    if (its.registers != nullptr)
+      product.scattered.insert(product.scattered.end(), its.registers, its.registers + its.num_acc);
     product.a_registers[size_t(lane)] = its.a_registers;
   }
-  cta->products->issue(product, first.a, first.b);
+  cta->products->issue(std::move(product), first.a, first.b);
 }
 
 }  // namespace
 
 void wgmma(void* acc, int num_acc, const uint32_t* a_registers, uint64_t a, uint64_t b, WgmmaKind kind,
            Location at) {
-  Arguments arguments{acc, num_acc, a_registers, a, b, kind, uintptr_t(__builtin_return_address(0))};
+  Arguments arguments{acc, nullptr, num_acc, a_registers, a, b, kind, uintptr_t(__builtin_return_address(0))};
   collective("wgmma", 0xffffffff, &arguments, execute_wgmma, at);
+}
+
+void wgmma(void* const* acc, int num_acc, const uint32_t* a_registers, uint64_t a, uint64_t b, WgmmaKind kind,
+           Location at) {
+  Arguments arguments{nullptr, acc, num_acc, a_registers, a, b, kind, uintptr_t(__builtin_return_address(0))};
+  collective("wgmma", 0xffffffff, &arguments, execute_wgmma, at);
+}
+
+void check_scale_of_wgmma(int scale_a, int scale_b, Location at) {
+  if (scale_a == 1 && scale_b == 1) return;
+  const InRuntime in_runtime;
+  fail(Bug::kDescriptor, *self) << "wgmma at " << at
+                                << ": the emulator does not negate A or B, their scales must be 1";
 }
 
 void wgmma_wait(int pending, Location at) {

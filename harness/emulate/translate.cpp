@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "harness/emulate/ptx.h"
+
 namespace flashsteps {
 namespace {
 
@@ -146,7 +148,7 @@ class Translator {
       if (is_launch(i)) launch(i);
       if (text(i) == "__flashsteps_shared__") shared(i);
       if (text(i) == "__noinline__" && !is_in_attribute(i)) becomes_[i] = "__attribute__((noinline))";
-      if (in(text(i), {"asm", "__asm", "__asm__"})) refuse_ptx(i);
+      if (in(text(i), {"asm", "__asm", "__asm__"})) inline_ptx(i);
     }
     std::string translated;
     const char* copied = preprocessed.data();
@@ -427,21 +429,54 @@ class Translator {
   }
 
   // ---------------------------------------------------------------- asm
-  // Without any text it only keeps the compiler from moving accesses, on every machine.
-  void refuse_ptx(size_t i) const {
-    const size_t word = i;
-    while (is_name(i)) ++i;  // volatile
-    std::string ptx;
-    for (++i; text(i).ends_with('"'); ++i) ptx += content(text(i));
-    if (!ptx.empty()) fail(word, "inline PTX is not supported: " + ptx.substr(0, 60));
+  // asm volatile("text" : outputs : inputs : clobbers). Without any text or operands it only keeps the
+  // compiler from moving accesses, on every machine.
+  void inline_ptx(size_t word) {
+    size_t open = word + 1;
+    while (is_name(open)) ++open;  // volatile
+    const size_t close = match(open);
+    if (text(open) != "(" || close == kNone) return;
+    size_t i = open + 1;
+    AsmStatement statement;
+    for (; text(i).ends_with('"'); ++i) statement.text += content(text(i));
+    for (int section = 0; i < close && section < 3; ++i) {
+      if (text(i) == "::") {
+        section += 2;
+      } else if (text(i) == ":") {
+        ++section;
+      } else if (text(i) == "(" && tokens_[i].parent == open) {
+        const bool has_name = text(i - 2) == "]";
+        statement.operands.push_back({std::string(has_name ? text(i - 3) : ""),
+                                      joined(range(i + 1, std::min(match(i), close))), section == 1});
+      }
+    }
+    if (statement.text.empty() && statement.operands.empty()) return;
+    std::string translated;
+    try {
+      translated = translate_ptx(statement);
+    } catch (const PtxError& error) {
+      fail(word, error.what());
+    }
+    for (const size_t token : range(word, close + 1)) becomes_[token] = "";
+    becomes_[word] = translated.empty() ? "__asm__ __volatile__(\"\" : : : \"memory\")" : translated;
   }
 
-  // What stands between its quotes, in one line.
+  // What a literal says.
   static std::string content(std::string_view literal) {
-    const size_t begin = literal.find('"') + 1;
-    std::string line(literal.substr(begin, literal.rfind('"') - begin));
-    std::ranges::replace(line, '\n', ' ');
-    return line;
+    const size_t quote = literal.find('"');
+    if (quote > 0 && literal[quote - 1] == 'R') {
+      const size_t begin = literal.find('(') + 1;
+      return std::string(literal.substr(begin, literal.rfind(')') - begin));
+    }
+    std::string text;
+    for (size_t i = quote + 1; i + 1 < literal.size(); ++i) {
+      if (literal[i] != '\\') {
+        text += literal[i];
+      } else if (const char escaped = literal[++i]; escaped != '\n') {
+        text += in({&escaped, 1}, {"n", "t", "r"}) ? '\n' : escaped;
+      }
+    }
+    return text;
   }
 
   std::vector<Token> tokens_;

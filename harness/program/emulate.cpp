@@ -142,8 +142,10 @@ void build(const Options& options, const Folder& folder, const std::string& prog
     throw UsageError(error.what());
   }
   write_file(folder / "translated.ii", translated);
-  compile(flags, {"-fpreprocessed", folder / "translated.ii", "-o", program, FLASHSTEPS_EMULATOR_LIBRARY,
-                  "-pthread", "-ldl"});
+  compile(flags, {"-fpreprocessed", "-c", folder / "translated.ii", "-o", folder / "translated.o"});
+  // Without the flags: -fsanitize=thread would add ThreadSanitizer's own runtime.
+  compile({FLASHSTEPS_GCC},
+          {folder / "translated.o", "-o", program, FLASHSTEPS_EMULATOR_LIBRARY, "-pthread", "-ldl"});
 }
 
 // Runs the program, and returns what that says about it.

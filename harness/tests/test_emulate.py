@@ -11,12 +11,32 @@ import pytest
 from test_program import FLASHSTEPS, PATIENCE, run
 
 PROGRAMS = Path(__file__).resolve().parent / "emulate"
-RIGHT = ["bytes", "constants_and_streams", "dynamic_shared", "groups", "reduce", "runtime", "templates", "vector_add"]
+RIGHT = [
+    "bytes",
+    "constants_and_streams",
+    "dynamic_shared",
+    "groups",
+    "ptx_bulk_copy",
+    "ptx_gemm",
+    "ptx_instructions",
+    "ptx_instructions_sm90",
+    "ptx_wgmma",
+    "reduce",
+    "runtime",
+    "templates",
+    "vector_add",
+]
 # What is found: a launch, and text of the lines that are named.
 WRONG = {
     "byte_race": [("rotate<<<", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[(threadIdx"])],
     "missing_barrier": [("reverse<<<", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[127 -"])],
     "out_of_bounds": [("fill<<<", "0 bytes after the end of an allocation of 4000 bytes", ["if (i <= n)"])],
+    "ptx_missing_wait": [
+        ("sum_tiles<<<", "that lane's last cp_async_wait leaves it pending", ["tiles[tile % 2][i]", "cp.async.ca"])
+    ],
+    "ptx_missing_mbarrier_wait": [
+        ("sum_two_tiles<<<", "this thread has not waited for that", ["tiles[1][i]", "// the copy"])
+    ],
     "divides_by_zero": [("divide<<<", "an integer is divided by zero", ["1000 / in"])],
     "two_bugs": [
         ("neighbour<<<", "race on shared memory", ["tile[threadIdx.x] = in", "without a barrier"]),
@@ -107,7 +127,7 @@ int main() { sum<<<1, 1>>>(nullptr, 0); }
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('__global__ void f() { asm("bar.sync 0;"); }', "program.cu:1: inline PTX is not supported: bar.sync 0;"),
+        ('__global__ void f() { asm("vadd 0;"); }', "program.cu:1: PTX: the emulator does not know `vadd 0`"),
         ("int main() { return x; }", "program.cu:1:21: error: 'x' was not declared"),
         ("__global__ void __cluster_dims__(2) f() {}", "clusters are not supported by flashsteps emulate"),
         (

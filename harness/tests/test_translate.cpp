@@ -287,14 +287,39 @@ TEST_CASE("translate: what cannot be translated") {
         "__syncthreads()");
 }
 
-TEST_CASE("translate: inline PTX is refused") {
-  CHECK(refusal_of("void f() {\n  asm volatile(\"mov.u32 %0, %laneid;\" : \"=r\"(x));\n}") ==
-        "a.cu:2: inline PTX is not supported: mov.u32 %0, %laneid;");
-  CHECK(refusal_of("# 40 \"a.cu\"\n__asm__ __volatile__ (\"{ .reg .b32 x;\"\n\" add; }\");") ==
-        "a.cu:40: inline PTX is not supported: { .reg .b32 x; add; }");
-  CHECK(refusal_of("asm(\"" + std::string(100, 'x') + "\");") ==
-        "a.cu:1: inline PTX is not supported: " + std::string(60, 'x'));
-  CHECK(refusal_of("asm(R\"(\nbar.sync 0;)\");") == "a.cu:1: inline PTX is not supported: ( bar.sync 0;)");
+TEST_CASE("translate: inline PTX becomes a statement in its place") {
+  const std::string at = "do { constexpr auto flashsteps_at = ::emulator::Location::current(); ";
+  const std::string text = translated(
+      "if (x) asm volatile (\"mov.u32 %0, %%laneid;\"\n"
+      " : \"=r\"(lane[i]) /* a comment */ :: \"memory\");\n"
+      "else __asm__(\"add.s32 %0, %1, \" \"%[two];\" : \"=r\"(x)\n: \"r\"(f(x, \n(y))), [two] \"n\"(2));");
+  CHECK(
+      tidied(text) ==
+      tidied(
+          "if (x) " + at +
+          "auto&& flashsteps_0 = (lane[i]); "
+          "{ ::emulator::ptx::mov_u32(flashsteps_at, flashsteps_0, ::emulator::ptx::special_laneid()); } "
+          "} while (false)\n /* a comment */ ;\nelse " +
+          at +
+          "auto&& flashsteps_0 = (x); const auto flashsteps_1 = (f(x, (y))); const auto flashsteps_2 = (2); "
+          "{ ::emulator::ptx::add_s32(flashsteps_at, flashsteps_0, flashsteps_1, flashsteps_2); } "
+          "} while (false)\n\n;"));
+}
+
+TEST_CASE("translate: asm without any instruction keeps the compiler from moving accesses") {
+  CHECK(is_unchanged("asm volatile(\"\" ::: \"memory\");"));
+  CHECK(tidied(translated("asm volatile(\"\" : \"+f\"(x) :: \"memory\");")) ==
+        tidied("__asm__ __volatile__(\"\" : : : \"memory\");"));
+  CHECK(tidied(translated("asm volatile(\"// a comment\\n\");")) ==
+        tidied("__asm__ __volatile__(\"\" : : : \"memory\");"));
+}
+
+TEST_CASE("translate: PTX that the emulator does not know is named at its line") {
+  CHECK(refusal_of("void f() {\n  asm volatile(\"mov.u32 %0, %%no;\" : \"=r\"(x));\n}") ==
+        "a.cu:2: PTX: the emulator does not know `%no` in `mov.u32 %0, %%no`");
+  CHECK(refusal_of("# 40 \"a.cu\"\n__asm__ __volatile__ (\"{ .reg .b32 x;\"\n\" vadd  x; }\");") ==
+        "a.cu:40: PTX: the emulator does not know `vadd x`");
+  CHECK(refusal_of("asm(R\"(\nvadd 0;)\");") == "a.cu:1: PTX: the emulator does not know `vadd 0`");
 }
 
 TEST_CASE("translate: a small program") {

@@ -1,0 +1,131 @@
+// Inline PTX for sm_90 and sm_90a of many kinds, each with what it must give. Prints "ok".
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstdio>
+
+__device__ unsigned num_wrong;
+__device__ void check(bool right, int number) {
+  if (right) return;
+  if (atomicAdd(&num_wrong, 1u) == 0) printf("check %d, thread %d\n", number, threadIdx.x);
+}
+
+__device__ uint32_t smem_u32(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// 128 threads. The mbarrier takes arrivals with a count, and waits with a state.
+__device__ void mbarriers(const float* in) {
+  __shared__ alignas(8) uint64_t bar;
+  __shared__ alignas(16) float tile[128];
+  const uint32_t address = smem_u32(&bar);
+  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(129));
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 512;" ::"r"(address) : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 512, [%2];" ::"r"(
+            smem_u32(tile)),
+        "l"(in), "r"(address)
+        : "memory");
+  }
+  uint64_t state;
+  uint32_t done = 0;
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 %0, [%1], %2;"
+               : "=l"(state)
+               : "r"(address), "r"(threadIdx.x == 0 ? 2 : 1)
+               : "memory");
+  while (!done)
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(address), "l"(state)
+                 : "memory");
+  check(tile[127 - threadIdx.x] == 127 - threadIdx.x, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(address) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(128));
+  }
+  __syncthreads();
+  // Copies by all threads, which arrive when they are complete.
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(smem_u32(&tile[threadIdx.x])),
+               "l"(in + 127 - threadIdx.x));
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address) : "memory");
+  for (done = 0; !done;)
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0, 1000; selp.b32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(address)
+        : "memory");
+  check(tile[127 - threadIdx.x] == threadIdx.x, 2);
+}
+
+__device__ void warps_and_clusters() {
+  uint32_t leader = 99, elected = 0, rank, remote;
+  asm volatile(
+      "{\n"
+      ".reg .b32 %%rx;\n"
+      ".reg .pred %%px;\n"
+      "elect.sync %%rx|%%px, %2;\n"
+      "@%%px mov.s32 %1, 1;\n"
+      "mov.s32 %0, %%rx;\n"
+      "}"
+      : "+r"(leader), "+r"(elected)
+      : "r"(0xffffffff));
+  check(elected == (threadIdx.x % 32 == leader), 10);
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(64), "r"(0));
+  check(rank == 0 && remote == 64, 11);
+  asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+  asm volatile("griddepcontrol.wait; griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// D = A B, where A is 64 x 16 of ones in registers and B[k][n] = n, 16 x 8, rows of 64 bytes along k.
+__device__ void products() {
+  extern __shared__ __align__(1024) unsigned char smem[];
+  half* b = reinterpret_cast<half*>(smem);
+  for (int i = threadIdx.x; i < 8 * 32; i += 128)
+    b[i] = __float2half(i / 32);  // swizzled or not, it is the same
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  const uint64_t desc =
+      (smem_u32(b) & 0x3ffff) >> 4 | uint64_t(1) << 16 | uint64_t(512 >> 4) << 32 | uint64_t(2) << 62;
+  float d0 = 1, d1 = 1, d2 = 1, d3 = 1;  // four variables, wherever they are
+  uint32_t sums[2] = {0, 0};
+  const uint32_t ones = 0x3c003c00;
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %6, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, {%4, %4, %4, %4}, %5, p, 1, 1, "
+      "0;\n"
+      "}"
+      : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
+      : "r"(ones), "l"(desc), "r"(1));
+  asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {%0, %1}, {%2, %2, %2, %2}, %3, 0, 1, 1, 0;"
+               : "+r"(sums[0]), "+r"(sums[1])
+               : "r"(ones), "l"(desc));
+  asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  const int n = threadIdx.x % 4 * 2;
+  check(d0 == 16 * n + 1 && d1 == 16 * (n + 1) + 1 && d2 == d0 && d3 == d1, 20);
+  const __half2 pair = *reinterpret_cast<const __half2*>(&sums[1]);
+  check(__low2float(pair) == 16 * n && __high2float(pair) == 16 * (n + 1), 21);
+}
+
+__global__ void __launch_bounds__(128, 1) check_all(const float* in) {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(128));
+  mbarriers(in);
+  warps_and_clusters();
+  products();
+}
+
+int main() {
+  float* in;
+  cudaMallocManaged(&in, 128 * sizeof(float));
+  for (int i = 0; i < 128; i++) in[i] = i;
+  check_all<<<1, 128, 1024>>>(in);
+  unsigned wrong = 1;
+  cudaMemcpyFromSymbol(&wrong, num_wrong, sizeof(wrong));
+  printf(cudaGetLastError() == cudaSuccess && wrong == 0 ? "ok\n" : "wrong\n");
+}

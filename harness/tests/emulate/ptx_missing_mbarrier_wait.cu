@@ -1,0 +1,53 @@
+// Wrong: the second tile is read without a wait for its copy. The mbarrier's first phase, for which all wait,
+// says nothing of it.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstdio>
+
+constexpr int N = 128;
+
+__global__ void sum_two_tiles(const float* in, float* out) {
+  __shared__ alignas(128) float tiles[2][N];
+  __shared__ alignas(8) uint64_t bar;
+  const uint32_t bar_address = static_cast<uint32_t>(__cvta_generic_to_shared(&bar));
+  const int i = threadIdx.x;
+  auto load = [&](int tile) {
+    const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(tiles[tile]));
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(bar_address),
+                 "n"(sizeof(tiles[0])));
+    asm volatile(  // the copy
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(in + tile * N), "n"(sizeof(tiles[0])), "r"(bar_address)
+        : "memory");
+  };
+  auto wait = [&](int parity) {
+    uint32_t done = 0;
+    while (!done) {
+      asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                   : "=r"(done)
+                   : "r"(bar_address), "r"(parity)
+                   : "memory");
+    }
+  };
+  if (i == 0) asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(bar_address));
+  __syncthreads();
+  if (i == 0) load(0);
+  wait(0);
+  __syncthreads();  // or some might still wait for phase 0 when phase 1 is over
+  if (i == 0) load(1);
+  __syncthreads();
+  float sum = tiles[0][i];
+  sum += tiles[1][i];
+  out[i] = sum;
+  wait(1);
+}
+
+int main() {
+  float *in, *out;
+  cudaMallocManaged(&in, 2 * N * sizeof(float));
+  cudaMallocManaged(&out, N * sizeof(float));
+  for (int i = 0; i < 2 * N; i++) in[i] = 1;
+  sum_two_tiles<<<1, N>>>(in, out);
+  printf("%s\n", cudaGetErrorString(cudaDeviceSynchronize()));
+}
