@@ -108,7 +108,6 @@ uint32_t shared_address_in_cluster(uint64_t address, int cta_rank, Location at);
 // The accumulator's registers are variables that may lie anywhere.
 void wgmma(void* const* acc, int num_acc, const uint32_t* a_registers, uint64_t a, uint64_t b, WgmmaKind kind,
            Location at);
-void wgmma_wait(int pending, Location at);
 void check_scale_of_wgmma(int scale_a, int scale_b, Location at);
 
 // What is in shared memory has an address of 32 bits in its window, too: of dynamic shared memory the offset

@@ -32,7 +32,7 @@ WRONG = {
     "missing_barrier": [("reverse<<<", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[127 -"])],
     "out_of_bounds": [("fill<<<", "0 bytes after the end of an allocation of 4000 bytes", ["if (i <= n)"])],
     "ptx_missing_wait": [
-        ("sum_tiles<<<", "that lane's last cp_async_wait leaves it pending", ["tiles[tile % 2][i]", "cp.async.ca"])
+        ("sum_tiles<<<", "last cp_async_wait leaves it pending", ["tiles[tile % 2][i]", "cp.async.ca"])
     ],
     "ptx_missing_mbarrier_wait": [
         ("sum_two_tiles<<<", "this thread has not waited for that", ["tiles[1][i]", "// the copy"])
