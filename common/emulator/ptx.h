@@ -1,6 +1,6 @@
-// PTX instructions as functions, which `flashsteps emulate` calls in the place of inline PTX: the name is the
-// opcode with underscores for its dots, without the modifiers that make no difference here. harness/emulate/
-// ptx.cpp says which those are. Part of cuda_program.h.
+// PTX instructions as functions, which `flashsteps emulate` calls in the place of inline PTX. The name is the
+// opcode with underscores for its dots, without the modifiers that make no difference here: the table in
+// harness/emulate/ptx.cpp says which those are. Part of cuda_program.h.
 //
 // Arguments: where the instruction stands, and its operands in the order of PTX. A register has bits and no
 // type, so an operand may be of any C++ type. Inlined always, so that a report names the kernel's line.
