@@ -91,9 +91,9 @@ std::string first_place_outside(const std::string& frames) {
     place = place.substr(0, place.find(" (discriminator"));
     place = short_path(place.substr(0, colon)) + place.substr(colon);
     if (innermost.empty()) innermost = place;
-    const bool is_emulator =
-        place.starts_with("common/emulator/") && !place.starts_with("common/emulator/tests/");
-    if (!is_emulator) return place;
+    // In a program of somebody's own these headers have their whole path.
+    const auto is_in = [&](const char* folder) { return ("/" + place).find(folder) != std::string::npos; };
+    if (!is_in("/common/emulator/") || is_in("/common/emulator/tests/")) return place;
   }
   return innermost;
 }
