@@ -25,7 +25,7 @@ def test_no_module_imports_from_a_floor_above(path: Path):
 
 
 # As harness/CMakeLists.txt tells them; library/ is for other programs.
-ROOMS = {name: floor for floor, name in enumerate(("base", "problem", "device", "judge", "run", "program"))}
+ROOMS = {name: floor for floor, name in enumerate(("base", "problem", "device", "judge", "run", "emulate", "program"))}
 ROOMS["library"] = ROOMS["device"]
 HARNESS = SCRIPTS.parent / "harness"
 
