@@ -404,9 +404,10 @@ bool same_place(Location a, Location b);
 std::string describe(Location at);   // "steps/v01_scalar/kernel.cu:42"
 std::string describe(uintptr_t pc);  // the same, from a return address and the debug information
 std::string describe(Place place);
-std::string describe_address(uintptr_t address);  // "0x7ffe10"
-std::string describe_lanes(unsigned lanes);       // "lanes 0-3, 7"
-std::string describe_shared(uintptr_t address);   // "smem + 8"
+std::string describe_address(uintptr_t address);        // "0x7ffe10"
+std::string describe_lanes(unsigned lanes);             // "lanes 0-3, 7"
+std::string describe_warps(int first, unsigned which);  // "warps 4, 6": first + the numbers of the bits
+std::string describe_shared(uintptr_t address);         // "smem + 8"
 inline const char* kind_of_access(bool write) { return write ? "write" : "read"; }
 
 [[noreturn]] void report_deadlock();  // no thread can proceed: who waits where, and for whom

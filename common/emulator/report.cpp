@@ -150,6 +150,16 @@ std::string describe_lanes(unsigned lanes) {
   return text;
 }
 
+std::string describe_warps(int first, unsigned which) {
+  std::string text = (which & (which - 1)) == 0 ? "warp" : "warps";
+  const char* separator = " ";
+  for (const int warp : Bits{which}) {
+    text += separator + std::to_string(first + warp);
+    separator = ", ";
+  }
+  return text;
+}
+
 std::string describe_shared(uintptr_t address) {
   const uintptr_t offset = address - uintptr_t(cta->smem);
   return offset < kMaxSmemBytes ? "smem + " + std::to_string(offset) : "a __shared__ variable";

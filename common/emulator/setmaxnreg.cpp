@@ -11,17 +11,6 @@ std::string describe_change(const RegisterPool::Change& change) {
          describe(change.at);
 }
 
-// "warps 4, 6"
-std::string describe_warps(int first, unsigned which) {
-  std::string text = (which & (which - 1)) == 0 ? "warp" : "warps";
-  const char* separator = " ";
-  for (const int warp : Bits{which}) {
-    text += separator + std::to_string(first + warp);
-    separator = ", ";
-  }
-  return text;
-}
-
 constexpr unsigned kWholeGroup = (1u << kWarpsPerGroup) - 1;
 
 }  // namespace

@@ -495,14 +495,12 @@ void AsyncProducts::end_wait(int warp) {
 
 std::string AsyncProducts::describe_wait(const Fiber& fiber) const {
   const int first = fiber.warp / kWarpsPerGroup * kWarpsPerGroup;
-  std::string text = std::string(fiber.op) + " at " + describe(fiber.at) + " for the same wgmmas of";
-  const char* separator = " warp ";
-  for (int warp = first; warp < first + kWarpsPerGroup; ++warp) {
-    if (warps_[size_t(warp)].committed >= warps_[size_t(fiber.warp)].wanted) continue;
-    text += separator + std::to_string(warp);
-    separator = ", ";
-  }
-  return text;
+  const unsigned wanted = warps_[size_t(fiber.warp)].wanted;
+  unsigned missing = 0;
+  for (int i = 0; i < kWarpsPerGroup; ++i)
+    missing |= unsigned(warps_[size_t(first + i)].committed < wanted) << i;
+  return std::string(fiber.op) + " at " + describe(fiber.at) + " for the same wgmmas of " +
+         describe_warps(first, missing);
 }
 
 void AsyncProducts::check_exit(const Fiber& who) {
