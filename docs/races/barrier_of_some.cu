@@ -22,7 +22,7 @@ __global__ void add_pairs(const int* in, int* out) {
 }
 
 int main(int argc, char** argv) {
-  const int blocks = argc > 1 ? atoi(argv[1]) : 2;
+  const int blocks = argc > 1 ? atoi(argv[1]) : 1;
   int *in, *out, wrong = 0;
   cudaMallocManaged(&in, blocks * HALF * sizeof(int));
   cudaMallocManaged(&out, blocks * THREADS * sizeof(int));

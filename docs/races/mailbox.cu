@@ -47,7 +47,7 @@ __global__ void visit_tiles(const int* tiles, int* out) {
 }
 
 int main(int argc, char** argv) {
-  const int blocks = argc > 1 ? atoi(argv[1]) : 2, elements = blocks * NUM_TILES * READERS * 32;
+  const int blocks = argc > 1 ? atoi(argv[1]) : 1, elements = blocks * NUM_TILES * READERS * 32;
   int *tiles, *out, wrong = 0;
   cudaMallocManaged(&tiles, NUM_TILES * sizeof(int)), cudaMallocManaged(&out, elements * sizeof(int));
   for (int i = 0; i < NUM_TILES; i++) tiles[i] = rand() % 1000;

@@ -10,7 +10,7 @@ constexpr int TILE = 128, NUM_TILES = 8, STAGES = 2;  // TILE is in floats, and 
 
 __device__ uint32_t smem_u32(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 __device__ void load(float* tile, const float* from, uint64_t* full) {
-  asm volatile(
+  asm volatile(  // the copy
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%2], %3;\n"
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%1], [%0], %3, [%2];" ::"l"(from),
       "r"(smem_u32(tile)), "r"(smem_u32(full)), "n"(TILE * sizeof(float))
@@ -28,8 +28,7 @@ __global__ void sum_tiles(const float* in, float* out) {
   __shared__ uint64_t full[STAGES];
   in += blockIdx.x * NUM_TILES * TILE;
   for (int t = 0; t < STAGES && threadIdx.x == 0; t++) {
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;\n fence.proxy.async;" ::"r"(smem_u32(&full[t]))
-                 : "memory");
+    asm volatile("mbarrier.init.shared.b64 [%0], 1; fence.proxy.async;" ::"r"(smem_u32(&full[t])));
     load(tiles[t], in + t * TILE, &full[t]);
   }
   __syncthreads();
@@ -48,7 +47,7 @@ __global__ void sum_tiles(const float* in, float* out) {
 }
 
 int main(int argc, char** argv) {
-  const int blocks = argc > 1 ? atoi(argv[1]) : 2, sums = blocks * TILE;
+  const int blocks = argc > 1 ? atoi(argv[1]) : 1, sums = blocks * TILE;
   float *in, *out;
   cudaMallocManaged(&in, NUM_TILES * sums * sizeof(float));
   cudaMallocManaged(&out, sums * sizeof(float));

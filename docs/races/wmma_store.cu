@@ -32,7 +32,7 @@ __global__ void multiply(const half* in, float* out) {
 }
 
 int main(int argc, char** argv) {
-  const int blocks = argc > 1 ? atoi(argv[1]) : 2, elements = blocks * NUM_WARPS * ELEMENTS;
+  const int blocks = argc > 1 ? atoi(argv[1]) : 1, elements = blocks * NUM_WARPS * ELEMENTS;
   half* in;
   float* out;
   int wrong = 0;

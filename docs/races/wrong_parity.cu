@@ -7,15 +7,10 @@
 #include <cstdlib>
 
 constexpr int TILE = 128, NUM_TILES = 6, STAGES = 2;  // TILE is in floats, and in threads
-#ifdef MENDED
-__device__ int parity_of(int tile) { return tile % 2; }
-#else
-__device__ int parity_of(int tile) { return tile / STAGES % 2; }  // as if each stage had its own mbarrier
-#endif
 
 __device__ uint32_t smem_u32(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 __device__ void load(float* tile, const float* from, uint64_t* full) {
-  asm volatile(
+  asm volatile(  // the copy
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%2], %3;\n"
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%1], [%0], %3, [%2];" ::"l"(from),
       "r"(smem_u32(tile)), "r"(smem_u32(full)), "n"(TILE * sizeof(float))
@@ -37,7 +32,11 @@ __global__ void sum_tiles(const float* in, float* out) {
   float sum = 0;
   for (int t = 0; t < NUM_TILES; t++) {
     if (threadIdx.x == 0) load(tiles[t % STAGES], in + (blockIdx.x * NUM_TILES + t) * TILE, &full);
-    wait(&full, parity_of(t));
+#ifdef MENDED
+    wait(&full, t % 2);
+#else
+    wait(&full, t / STAGES % 2);  // as if each stage had its own mbarrier
+#endif
     sum += tiles[t % STAGES][threadIdx.x];  // the read
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
@@ -46,7 +45,7 @@ __global__ void sum_tiles(const float* in, float* out) {
 }
 
 int main(int argc, char** argv) {
-  const int blocks = argc > 1 ? atoi(argv[1]) : 2, sums = blocks * TILE;
+  const int blocks = argc > 1 ? atoi(argv[1]) : 1, sums = blocks * TILE;
   float *in, *out;
   cudaMallocManaged(&in, NUM_TILES * sums * sizeof(float));
   cudaMallocManaged(&out, sums * sizeof(float));
