@@ -2,7 +2,7 @@
 """Runs the programs of docs/races and writes down what comes of them, for the page in that folder.
 
     python3 scripts/measure/races.py emulator [NAME...] [--flashsteps build/flashsteps]
-    python3 scripts/measure/races.py gpu [NAME...] [--runs 30] [--blocks 1056]
+    python3 scripts/measure/races.py gpu [NAME...] [--runs 20] [--blocks 1056]
 
 The first writes docs/races/emulator.json: what the emulator reports of each program. The second writes
 docs/races/gpu.json: how often each program and its mended twin are wrong on a GPU, and what compute-sanitizer says of
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ FOLDER = ROOT / "docs" / "races"
 TWINS = {"bug": [], "mended": ["-DMENDED"]}
 TOOLS = ("racecheck", "memcheck", "synccheck")
 BLOCKS_FOR_TOOLS = "4"  # a sanitizer follows every access
-PATIENCE = 60  # seconds
+PATIENCE, PATIENCE_OF_TOOLS = 20, 90  # seconds
 
 
 def programs() -> list[str]:
@@ -85,7 +86,7 @@ def repeated(program: Path, blocks: int, runs: int) -> dict[str, Any]:
 def sanitized(tool: str, program: Path, name: str) -> dict[str, Any]:
     command = ["compute-sanitizer", "--tool", tool, str(program), BLOCKS_FOR_TOOLS]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=PATIENCE)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=PATIENCE_OF_TOOLS)
     except subprocess.TimeoutExpired:
         return {"summary": "hangs", "lines": []}
     said = done.stdout + done.stderr
@@ -102,7 +103,8 @@ def on_gpu(name: str, options: argparse.Namespace, folder: Path) -> dict[str, An
         architecture = ["-gencode", "arch=compute_90a,code=sm_90a", "-std=c++17", "-lineinfo"]
         subprocess.run(["nvcc", *architecture, *macros, "-o", program, FOLDER / f"{name}.cu"], check=True)
         result[twin] = {"plain": repeated(program, options.blocks, options.runs)}
-        result[twin] |= {tool: sanitized(tool, program, name) for tool in TOOLS}
+        with ThreadPoolExecutor() as pool:
+            result[twin] |= zip(TOOLS, pool.map(lambda tool: sanitized(tool, program, name), TOOLS))
         print(name, twin, result[twin]["plain"]["outcomes"], result[twin]["racecheck"]["summary"], flush=True)
     return result
 
@@ -111,12 +113,12 @@ def said_by(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def provenance() -> dict[str, str]:
+def provenance(commit: str) -> dict[str, str]:
     gpus = said_by("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     name, driver = gpus.splitlines()[0].split(", ")
     (nvcc,) = re.findall(r"release .*V(\S+)", said_by("nvcc", "--version"))
     (sanitizer,) = re.findall(r"[Vv]ersion (\S+)", said_by("compute-sanitizer", "--version"))[:1]
-    commit = said_by("git", "-C", str(ROOT), "rev-parse", "HEAD") if (ROOT / ".git").exists() else ""
+    commit = commit or said_by("git", "-C", str(ROOT), "rev-parse", "HEAD")
     date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}"
     return {"gpu": name, "driver": driver, "nvcc": nvcc, "sanitizer": sanitizer, "commit": commit, "date": date}
 
@@ -126,17 +128,18 @@ def main() -> int:
     parser.add_argument("where", choices=("emulator", "gpu"))
     parser.add_argument("names", nargs="*", help="which programs (default: all)")
     parser.add_argument("--flashsteps", type=Path, default=ROOT / "build" / "flashsteps")
-    parser.add_argument("--runs", type=int, default=30)
+    parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--blocks", type=int, default=1056)
+    parser.add_argument("--commit", default="", help="of the programs, where there is no repository")
     parser.add_argument("--json", type=Path, help="where to write (default: in docs/races)")
     options = parser.parse_args()
-    path = options.json or FOLDER / f"{options.where}.json"
-    record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    kept = {name: each for name, each in record.get("programs", {}).items() if name in programs()}
-    record = {"provenance": provenance()} if options.where == "gpu" else {}
     for tool in ("nvcc", "compute-sanitizer") if options.where == "gpu" else ():
         if shutil.which(tool) is None:
             parser.error(f"there is no {tool}")
+    path = options.json or FOLDER / f"{options.where}.json"
+    record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept = {name: each for name, each in record.get("programs", {}).items() if name in programs()}
+    record = {"provenance": provenance(options.commit)} if options.where == "gpu" else {}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.names or programs():
             if options.where == "emulator":

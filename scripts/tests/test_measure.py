@@ -246,7 +246,8 @@ TOOLS = {
     # The program's runs are wrong and right in turns, those of the twin are right.
     "nvcc": """case $* in --version) echo 'release 13.0, V13.0.88'; exit;; esac
 while [ "$1" != -o ]; do [ "$1" != -DMENDED ] || mended=1; shift; done
-echo "#!/bin/sh\nrm $2.ran 2>/dev/null || { >$2.ran; [ \"$mended\" ] || exec echo wrong: 3 of 128 elements; }; echo ok" >$2
+wrong="[ \"$mended\" ] || exec echo wrong: 3 of 128 elements"
+echo "#!/bin/sh\nrm $2.ran 2>/dev/null || { >$2.ran; $wrong; }; echo ok" >$2
 chmod +x $2""",
     "compute-sanitizer": f"""case $* in --version) echo 'Version 2025.3.1';; "--tool racecheck "*_bug*) cat <<'E'
 {RACECHECK}
