@@ -798,8 +798,8 @@ def lines_to_show(name: str) -> str:
 
 
 def of_a_tool(said: Record) -> str:
-    """0 hazards displayed (0 errors, 0 warnings), in lines 12 and 14"""
-    text = said["summary"].removeprefix("RACECHECK SUMMARY: ").removeprefix("ERROR SUMMARY: ")
+    """3 hazards (1 error, 2 warnings), in lines 12 and 14"""
+    text = re.sub(r"^\w+ SUMMARY: | displayed| \(0 errors, 0 warnings\)", "", said["summary"])
     numbers = [str(line) for line in said["lines"]]
     listed = ", ".join(numbers[:-1]) + (" and " if numbers[1:] else "") + numbers[-1] if numbers else ""
     return text + (f", in line{'s' if numbers[1:] else ''} {listed}" if numbers else "")

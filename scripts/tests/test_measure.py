@@ -271,5 +271,5 @@ def test_what_a_gpu_says_of_the_gallery(tmp_path, monkeypatch):
     bug, mended = (record["programs"]["scratch_reused"][twin] for twin in ("bug", "mended"))
     assert blocks.how_often(bug["plain"]) + blocks.worst(bug["plain"]) == "2 of 4 runs (at most 3 of 128 elements)"
     assert blocks.how_often(mended["plain"]) + blocks.worst(mended["plain"]) == "0 of 4 runs"
-    assert blocks.of_a_tool(bug["racecheck"]) == "1 hazard displayed (1 error, 0 warnings), in lines 12 and 14"
+    assert blocks.of_a_tool(bug["racecheck"]) == "1 hazard (1 error, 0 warnings), in lines 12 and 14"
     assert blocks.of_a_tool(mended["racecheck"]) == "0 errors"
