@@ -87,6 +87,11 @@ FLASHSTEPS_PTX void cp_async_mbarrier_arrive_noinc_b64(Location at, Address barr
 
 FLASHSTEPS_PTX void fence_proxy_async(Location at) { flashsteps::fence_proxy_async(at); }
 FLASHSTEPS_PTX void fence_proxy_async_global(Location) {}
+// A tensor map that a kernel has changed. .acquire says where it is.
+template <typename... Operands>
+FLASHSTEPS_PTX void fence_proxy_tensormap_generic(Location, const Operands&...) {
+  thread_fence();
+}
 
 // {c0, c1, ...} as five coordinates
 template <typename Vector>

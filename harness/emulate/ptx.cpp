@@ -142,6 +142,7 @@ constexpr std::string_view kKnown[] = {
     "fence.mbarrier_init<.release.cluster>",
     "fence.proxy.async<|.shared::cta|.shared::cluster>",
     "fence.proxy.async.global",
+    "fence.proxy.tensormap::generic<.acquire|.release><.cta|.cluster|.gpu|.sys>",
     "cp.async.bulk.tensor" RANK
     ".shared<::cta|::cluster>.global<|.tile>.mbarrier::complete_tx::bytes"
     "(|.multicast::cluster)<|.L2::cache_hint>",
