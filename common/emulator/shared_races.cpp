@@ -89,6 +89,7 @@ void SharedRaces::forget() {
   products_.fill(1);
   before_ = 0;
   latest_ = 1;
+  map_reads_.clear();
   cluster_collected_ = cluster_completed_ = {};
   remote_arrivals_.clear();
   remote_writers_.clear();
