@@ -15,8 +15,8 @@ __device__ uint64_t descriptor(const void* tile) {  // rows of 32 bytes, swizzle
 }
 
 __global__ void __launch_bounds__(128) multiply(const uint32_t* pairs, float* c) {
-  __shared__ __align__(1024) __nv_bfloat16 tile_b[N * K];
-  tile_b[threadIdx.x] = __float2bfloat16(1);
+  __shared__ __align__(1024) __nv_bfloat16 tiles_b[PRODUCTS][N * K];
+  for (int i = 0; i < PRODUCTS; i++) tiles_b[i][threadIdx.x] = __float2bfloat16(1);
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncthreads();
   float d[4] = {};
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(128) multiply(const uint32_t* pairs, float* c)
           "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, 1, 1, "
           "1, 0;"
           : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(tile_b)));
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(tiles_b[i])));
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #ifdef MENDED
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");  // A has been read

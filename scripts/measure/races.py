@@ -113,14 +113,12 @@ def said_by(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def provenance(commit: str) -> dict[str, str]:
+def provenance() -> dict[str, str]:
     gpus = said_by("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     name, driver = gpus.splitlines()[0].split(", ")
     (nvcc,) = re.findall(r"release .*V(\S+)", said_by("nvcc", "--version"))
     (sanitizer,) = re.findall(r"[Vv]ersion (\S+)", said_by("compute-sanitizer", "--version"))[:1]
-    commit = commit or said_by("git", "-C", str(ROOT), "rev-parse", "HEAD")
-    date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}"
-    return {"gpu": name, "driver": driver, "nvcc": nvcc, "sanitizer": sanitizer, "commit": commit, "date": date}
+    return {"gpu": name, "driver": driver, "nvcc": nvcc, "sanitizer": sanitizer}
 
 
 def main() -> int:
@@ -139,13 +137,19 @@ def main() -> int:
     path = options.json or FOLDER / f"{options.where}.json"
     record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     kept = {name: each for name, each in record.get("programs", {}).items() if name in programs()}
-    record = {"provenance": provenance(options.commit)} if options.where == "gpu" else {}
+    if options.where == "gpu":
+        here = provenance()
+        if record.get("provenance", here) != here:
+            parser.error(f"{path} is of {record['provenance']}, and this is {here}: delete it to measure all anew")
+        record["provenance"] = here
+        commit = options.commit or said_by("git", "-C", str(ROOT), "rev-parse", "HEAD")
+        date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}"
     with tempfile.TemporaryDirectory() as folder:
         for name in options.names or programs():
             if options.where == "emulator":
                 kept[name] = on_emulator(options.flashsteps.resolve(), name)
             else:
-                kept[name] = on_gpu(name, options, Path(folder))
+                kept[name] = {"commit": commit, "date": date} | on_gpu(name, options, Path(folder))
             record["programs"] = dict(sorted(kept.items()))  # written each time: a session on a GPU may end
             path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0

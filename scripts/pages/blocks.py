@@ -855,8 +855,7 @@ def races_table(request: Request) -> str:
     if not found:
         return table(header[:2], rows, 2)
     origin = found["provenance"]
-    where = f"{origin['gpu']}, driver {origin['driver']}, nvcc {origin['nvcc']}, compute-sanitizer "
-    where += f"{origin['sanitizer']}, commit {origin['commit'][:12] or 'unknown'}, {origin['date']}"
+    where = f"{origin['gpu']}, driver {origin['driver']}, nvcc {origin['nvcc']}, compute-sanitizer {origin['sanitizer']}"
     record = f"[gpu.json]({request.link('docs/races/gpu.json')})"
     return f"{table(header, rows, 4)}\nMeasured on: {where}. Record: {record}.\n"
 
