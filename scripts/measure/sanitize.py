@@ -38,7 +38,7 @@ CLEAN = ("ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 0 hazards displayed (0 e
 
 def summary_line(output: str) -> str:
     """The sanitizer's own closing line; without one nothing was checked."""
-    lines = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*\S)", output)
+    lines = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: (?!.* not printed).*\S)", output)
     return lines[-1] if lines else "no summary: the sanitizer did not finish"
 
 

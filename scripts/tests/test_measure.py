@@ -191,6 +191,11 @@ def test_only_a_closing_line_of_zero_is_clean(line: str, is_clean: bool) -> None
     assert (sanitize.summary_line(f"PASS  v01_scalar\n{line}\n") in sanitize.CLEAN) == is_clean
 
 
+def test_how_many_errors_are_not_printed_is_no_summary() -> None:
+    said = "========= ERROR SUMMARY: 224 errors\n========= ERROR SUMMARY: 124 errors were not printed. Use --print-limit"
+    assert sanitize.summary_line(said) == "ERROR SUMMARY: 224 errors"
+
+
 def test_what_memcheck_left_out_is_said() -> None:
     skipped = "17 skipped (needs 16.0 GiB on the device)"
     said = f"PASS  v01_scalar  91 of 108 problems, 1.0 s\n      {skipped}\n"
