@@ -10,6 +10,9 @@
 
 namespace emulator {
 
+// Then the CTAs that run together are the whole grid, and no cluster.
+bool is_cooperative_launch() { return cta->launch->program != nullptr && cta->launch->program->cooperative; }
+
 Cta& cta_of(const Fiber& fiber) {
   for (Cta* other : cta->cluster->ctas) {
     if (&fiber >= other->fibers.data() && &fiber < other->fibers.data() + other->fibers.size()) return *other;
@@ -18,12 +21,11 @@ Cta& cta_of(const Fiber& fiber) {
 }
 
 Cta& cta_of_cluster(const char* op, int rank, Location at) {
-  const std::vector<Cta*>& ctas = cta->cluster->ctas;
-  if (rank < 0 || rank >= int(ctas.size())) {
+  if (rank < 0 || rank >= cluster_size()) {
     fail(Bug::kCluster, *self) << op << " at " << at << ": there is no CTA " << rank
-                               << ", the cluster's size is " << ctas.size();
+                               << ", the cluster's size is " << cluster_size();
   }
-  Cta& other = *ctas[size_t(rank)];
+  Cta& other = is_cooperative_launch() ? *cta : *cta->cluster->ctas[size_t(rank)];
   if (other.num_live == 0) {
     fail(Bug::kCluster, *self)
         << op << " at " << at << ": " << describe_block(other)
@@ -35,6 +37,15 @@ Cta& cta_of_cluster(const char* op, int rank, Location at) {
 
 uintptr_t same_place_in(const Cta& other, uintptr_t address) {
   return uintptr_t(other.smem) + (address - uintptr_t(cta->smem));
+}
+
+// Anywhere in the cluster. Null: nowhere.
+Cta* cta_with(uintptr_t shared) {
+  if (is_cooperative_launch()) return shared - uintptr_t(cta->smem) < kMaxSmemBytes ? cta : nullptr;
+  for (Cta* const other : cta->cluster->ctas) {
+    if (shared - uintptr_t(other->smem) < kMaxSmemBytes) return other;
+  }
+  return nullptr;
 }
 
 void release_to_cluster() {
@@ -68,7 +79,7 @@ void ClusterBarrier::arrive(Location at) {
   thread.arrived = at;
   --missing_;
   if (cta->options.race_detector) {
-    cta->races->cluster_arrival(*self);
+    if (!is_cooperative_launch()) cta->races->cluster_arrival(*self);
     release_to_cluster();
   }
   complete_if_done();
@@ -82,13 +93,13 @@ void ClusterBarrier::wait(Location at) {
         << ": this thread has not arrived. A cluster_arrive() belongs in front of each";
   }
   if (thread.arrivals > rounds_) {
-    self->op = "cluster_wait";
+    self->op = is_cooperative_launch() ? "this_grid().sync()" : "cluster_wait";
     self->at = at;
     park(State::kCluster);
   }
   ++thread.waits;
   if (cta->options.race_detector) {
-    cta->races->cluster_waited(*self);
+    if (!is_cooperative_launch()) cta->races->cluster_waited(*self);
     acquire_from_cluster();
   }
 }
@@ -103,7 +114,7 @@ void ClusterBarrier::complete_if_done() {
   if (missing_ > 0) return;
   ++rounds_;
   const std::vector<Cta*>& ctas = cta->cluster->ctas;
-  if (cta->options.race_detector) ctas[0]->races->cluster_completed();
+  if (cta->options.race_detector && !is_cooperative_launch()) ctas[0]->races->cluster_completed();
   for (Cta* other : ctas) {
     const InCta there(*other);
     missing_ += cta->num_live;
@@ -115,7 +126,7 @@ void ClusterBarrier::complete_if_done() {
 
 std::string ClusterBarrier::describe_wait(const Fiber& fiber) const {
   return std::string(fiber.op) + " at " + describe(fiber.at) + ", where " + std::to_string(missing_) +
-         " threads of the cluster have not arrived";
+         (is_cooperative_launch() ? " threads of the grid" : " threads of the cluster") + " have not arrived";
 }
 
 // ---- The functions
@@ -131,9 +142,51 @@ void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Loca
     const bool to_own = &other == cta;
     const InCta there(other);
     to_own ? cta->races->shared_access(*self, address, bytes, true, site_of(pc))
-           : cta->races->remote_write(*self, address, bytes, site_of(pc));
+           : cta->races->remote_access(kOp, *self, address, bytes, true, site_of(pc));
   }
   log_access({address, site_of(pc), uint8_t(bytes), /*shared=*/true, /*write=*/true});
+}
+
+// ---- For programs
+
+int cluster_rank() { return is_cooperative_launch() ? 0 : cta->rank; }
+int cluster_size() { return is_cooperative_launch() ? 1 : int(cta->cluster->ctas.size()); }
+cuda::uint3 cluster_dim() {
+  const cuda::dim3& size = cta->launch->program->cluster;
+  return {size.x, size.y, size.z};
+}
+
+void* in_cluster(const void* shared, int cta_rank, Location at) {
+  const InRuntime in_runtime;
+  constexpr const char* kOp = "map_shared_rank";
+  const Cta& its = *cta->cluster->ctas[size_t(rank_of_shared(shared, at))];
+  const Cta& to = cta_of_cluster(kOp, cta_rank, at);
+  return to.smem + (uintptr_t(shared) - uintptr_t(its.smem));
+}
+
+int rank_of_shared(const void* shared, Location at) {
+  const Cta* const its = cta_with(uintptr_t(shared));
+  if (its == nullptr) {
+    fail(Bug::kSharedOutOfBounds, *self)
+        << "the address at " << at << " is not in the cluster's shared memory";
+  }
+  return its->rank;
+}
+
+// Whatever the threads of a CTA have done, one of them may tell the others of the grid.
+void grid_sync(Location at) {
+  if (!is_cooperative_launch()) {
+    const InRuntime in_runtime;
+    fail(Bug::kBadBarrier, *self) << "this_grid().sync() at " << at
+                                  << ": the launch is not cooperative. cudaLaunchCooperativeKernel() is";
+  }
+  syncthreads(at);
+  {
+    const InRuntime in_runtime;
+    cta->cluster->barrier.arrive(at);
+    cta->cluster->barrier.wait(at);
+  }
+  syncthreads(at);
 }
 
 }  // namespace emulator
@@ -142,7 +195,7 @@ namespace flashsteps::inline on_emulator {
 
 using namespace emulator;
 
-int cluster_ctarank() { return cta->rank; }
+int cluster_ctarank() { return cluster_rank(); }
 
 void cluster_arrive(Location at) {
   const InRuntime in_runtime;
@@ -154,4 +207,4 @@ void cluster_wait(Location at) {
   cta->cluster->barrier.wait(at);
 }
 
-}  // namespace flashsteps::on_emulator
+}  // namespace flashsteps::inline on_emulator

@@ -62,6 +62,8 @@ class InCta {
 Cta& cta_of_cluster(const char* op, int rank, Location at);
 // Where the other CTA has what the running one has at this address, in its dynamic shared memory.
 uintptr_t same_place_in(const Cta& other, uintptr_t address);
+// Whose shared memory that is, anywhere in the cluster; null: nobody's.
+Cta* cta_with(uintptr_t shared);
 // With the race detector: what the running thread's CTA has done in global memory is known to those that
 // acquire from now on. (To any of the grid: it errs on the side of silence.)
 void release_to_cluster();

@@ -183,6 +183,7 @@ class Tracer;         // tracer.h
 class WrittenPlaces;  // headway.h
 class ReadExtents;    // headway.h
 class Turns;          // cta_order.h
+class SharedLayout;   // shared_layout.h
 class HostThreads;    // scheduler.cpp
 struct Cluster;       // cluster_state.h
 
@@ -193,12 +194,14 @@ struct Launch {
   void (*body)(void*);
   void* arguments;
   size_t argument_bytes;
-  int cluster_size;                     // CTAs, neighbours in x
+  int cluster_size;                     // CTAs that a host thread runs together; of steps, neighbours in x
   bool overlaps;                        // begins before the previous kernel has ended
+  const ProgramLaunch* program;         // null: a step's
   std::vector<GlobalRange> memory;      // global; sorted, disjoint
   GlobalRaces* global_races = nullptr;  // null unless the race detector is on
   WrittenPlaces* written = nullptr;
-  Turns* turns = nullptr;  // null unless Options::shuffle
+  SharedLayout* layout = nullptr;  // null unless `program` is there
+  Turns* turns = nullptr;          // null unless Options::shuffle
   HostThreads* host_threads = nullptr;
   // Of the clusters that were given up, the place of the one that started first.
   mutable std::atomic<uint64_t> failed_place = UINT64_MAX;
@@ -366,11 +369,11 @@ struct Place {
   uintptr_t pc = 0;
   Location at = {};
 };
-enum class Space { kPrivate, kShared, kGlobal };
+enum class Space { kPrivate, kShared, kGlobal, kCluster };
 // Before the running fiber touches global memory: reports it if the previous kernel may still run.
 void check_previous_kernel(uintptr_t address, size_t bytes, bool write, const Place& place);
 // What the running fiber is about to touch; reports what it must not. kPrivate stands for all that needs no
-// further attention: its stack, the kernel's arguments, constants.
+// further attention: its stack, the kernel's arguments, constants. kCluster: another CTA's shared memory.
 Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const Place& place);
 inline Space check_access(uintptr_t address, size_t bytes, bool write, const Place& place) {
   const uintptr_t offset = address - uintptr_t(cta->smem);

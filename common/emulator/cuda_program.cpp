@@ -19,6 +19,11 @@
 #include "common/tensor_map.h"
 
 namespace emulator {
+
+// For device_heap.cpp, which is part of programs only.
+size_t device_heap_bytes = 8 << 20;
+std::atomic<bool> assertion_failed = false;
+
 namespace {
 
 thread_local cuda::cudaError_t last_error = cuda::cudaSuccess;
@@ -109,18 +114,19 @@ void print_finding(Location at, const Report& report) {
 namespace program {
 
 void run(Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*),
-         void* arguments, size_t argument_bytes) {
+         void* arguments, size_t argument_bytes, const ProgramLaunch& how) {
   static const bool options_are_set = (read_options(), true);
   (void)options_are_set;
   try {
     check_launch(grid, block, smem_bytes, /*cluster_size=*/1);
     emulator::run(grid, block, smem_bytes, body, arguments, argument_bytes, /*cluster_size=*/1,
-                  /*overlaps=*/false);
+                  /*overlaps=*/false, &how);
   } catch (const Report& report) {
     print_finding(at, report);
     const bool refused = report.bug == Bug::kLaunch;
     result(refused ? cuda::cudaErrorInvalidConfiguration : cuda::cudaErrorLaunchFailure);
-    if (!refused) error_of_kernel = cuda::cudaErrorLaunchFailure;
+    const bool asserted = assertion_failed.exchange(false);
+    if (!refused) error_of_kernel = asserted ? cuda::cudaErrorAssert : cuda::cudaErrorLaunchFailure;
   } catch (const std::exception& error) {
     give_up("the kernel launched at " + describe(at) + " could not be run: " + error.what());
   }
@@ -248,6 +254,10 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
+  if (limit == cudaLimitMallocHeapSize) device_heap_bytes = value;
+  return cudaSuccess;
+}
 cudaError_t cudaSetDevice(int device) { return valid_if(device == 0, cudaErrorInvalidDevice); }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};

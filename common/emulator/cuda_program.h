@@ -26,6 +26,7 @@
 #include "common/cuda.h"
 #include "common/emulator/cuda_driver.h"
 #include "common/emulator/ptx.h"
+#include "common/emulator/shared_variables.h"
 #include "common/wmma.h"
 
 // Some headers ask by these whether the CUDA runtime's are there. Should a library's header include the
@@ -76,6 +77,7 @@ namespace emulator::cuda {
   X(cudaErrorAssert, 710, "device-side assert triggered")                               \
   X(cudaErrorMisalignedAddress, 716, "misaligned address")                              \
   X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                          \
+  X(cudaErrorCooperativeLaunchTooLarge, 720, "too many blocks in cooperative launch")   \
   X(cudaErrorNotSupported, 801, "operation not supported")                              \
   X(cudaErrorUnknown, 999, "unknown error")
 
@@ -279,7 +281,7 @@ struct cudaDeviceProp {
   int clockRate = 1980000, memoryClockRate = 3201000, memoryBusWidth = 6016;  // kHz, bits
   int asyncEngineCount = 3, deviceOverlap = 1, concurrentKernels = 1, computeMode = 0, ECCEnabled = 1;
   int managedMemory = 1, concurrentManagedAccess = 1, unifiedAddressing = 1, canMapHostMemory = 1;
-  int pageableMemoryAccess = 0, cooperativeLaunch = 0, integrated = 0, kernelExecTimeoutEnabled = 0;
+  int pageableMemoryAccess = 0, cooperativeLaunch = 1, integrated = 0, kernelExecTimeoutEnabled = 0;
   int cooperativeMultiDeviceLaunch = 0, isMultiGpuBoard = 0, tccDriver = 0, computePreemptionSupported = 1;
   int globalL1CacheSupported = 1, localL1CacheSupported = 1, streamPrioritiesSupported = 1;
   int maxTexture1D = 131072, maxTexture2D[2] = {131072, 65536}, maxTexture3D[3] = {16384, 16384, 16384};
@@ -341,7 +343,7 @@ constexpr unsigned cudaDeviceScheduleAuto = 0, cudaDeviceScheduleSpin = 1, cudaD
                    cudaDeviceScheduleBlockingSync = 4, cudaDeviceBlockingSync = 4, cudaDeviceMapHost = 8;
 inline cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
 enum cudaLimit { cudaLimitStackSize, cudaLimitPrintfFifoSize, cudaLimitMallocHeapSize };
-inline cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value);  // of the heap; others have no effect
 inline cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device);
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
@@ -366,6 +368,7 @@ inline cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** fun
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
   cudaFuncAttributePreferredSharedMemoryCarveout = 9,
+  cudaFuncAttributeNonPortableClusterSizeAllowed = 14,
 };
 enum cudaFuncCache {
   cudaFuncCachePreferNone,
@@ -430,13 +433,13 @@ namespace emulator::program {
 // Runs body(arguments) once per thread. A bug in it goes to stderr and becomes the exit status, and the
 // program goes on, so that a later launch can show another one.
 void run(Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*),
-         void* arguments, size_t argument_bytes);
+         void* arguments, size_t argument_bytes, const ProgramLaunch& how);
 
 // What translate() makes of `kernel<<<grid, block, smem_bytes, stream>>>(args...)`: call(args...) in every
 // thread. Arguments are copied once, and then for each thread, as a kernel's parameters are.
 template <typename Call, typename... Args>
-void launch(Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, cuda::cudaStream_t, Call call,
-            Args... args) {
+void launch_as(const ProgramLaunch& how, Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes,
+               Call call, Args... args) {
   struct Launched {
     Call call;
     std::tuple<Args...> arguments;
@@ -448,27 +451,103 @@ void launch(Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, c
     [&]<size_t... I>(std::index_sequence<I...>) { its.call(std::get<I>(its.arguments)...); }
     (std::index_sequence_for<Args...>());
   };
-  run(at, grid, block, smem_bytes, body, &launched, sizeof(launched));
+  run(at, grid, block, smem_bytes, body, &launched, sizeof(launched), how);
+}
+template <typename Call, typename... Args>
+void launch(Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, cuda::cudaStream_t, Call call,
+            Args... args) {
+  launch_as({}, at, grid, block, smem_bytes, std::move(call), std::move(args)...);
 }
 
+// arguments[i] points to a value of the type of the kernel's parameter i.
+template <typename... Args>
+cuda::cudaError_t launch_with_pointers(const ProgramLaunch& how, void (*kernel)(Args...), cuda::dim3 grid,
+                                       cuda::dim3 block, void** arguments, size_t smem_bytes, Location at) {
+  [&]<size_t... I>(std::index_sequence<I...>) {
+    launch_as(how, at, grid, block, smem_bytes, kernel, *static_cast<Args*>(arguments[I])...);
+  }
+  (std::index_sequence_for<Args...>());
+  return cuda::cudaPeekAtLastError();
+}
 }  // namespace emulator::program
 
 namespace emulator::cuda {
 
-// arguments[i] points to a value of the type of the kernel's parameter i.
 template <typename... Args>
 cudaError_t cudaLaunchKernel(void (*kernel)(Args...), dim3 grid, dim3 block, void** arguments,
-                             size_t smem_bytes = 0, cudaStream_t stream = nullptr,
+                             size_t smem_bytes = 0, cudaStream_t = nullptr,
                              Location at = Location::current()) {
-  [&]<size_t... I>(std::index_sequence<I...>) {
-    program::launch(at, grid, block, smem_bytes, stream, kernel, *static_cast<Args*>(arguments[I])...);
-  }
-  (std::index_sequence_for<Args...>());
-  return cudaPeekAtLastError();
+  return program::launch_with_pointers({}, kernel, grid, block, arguments, smem_bytes, at);
+}
+// The CTAs may wait for each other by this_grid().sync(): all are under way together.
+template <typename... Args>
+cudaError_t cudaLaunchCooperativeKernel(void (*kernel)(Args...), dim3 grid, dim3 block, void** arguments,
+                                        size_t smem_bytes = 0, cudaStream_t = nullptr,
+                                        Location at = Location::current()) {
+  return program::launch_with_pointers({.cooperative = true}, kernel, grid, block, arguments, smem_bytes, at);
 }
 [[gnu::error("give cudaLaunchKernel the kernel itself, without a cast to void*")]] cudaError_t
 cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, size_t smem_bytes = 0,
                  cudaStream_t stream = nullptr);
+[[gnu::error("give cudaLaunchCooperativeKernel the kernel itself, without a cast to void*")]] cudaError_t
+cudaLaunchCooperativeKernel(const void* kernel, dim3 grid, dim3 block, void** arguments,
+                            size_t smem_bytes = 0, cudaStream_t stream = nullptr);
+
+// Of the attributes, clusters and cooperative launches count. A kernel that may overlap the one before it
+// starts when that has ended.
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeIgnore = 0,
+  cudaLaunchAttributeCooperative = 2,
+  cudaLaunchAttributeClusterDimension = 4,
+  cudaLaunchAttributeClusterSchedulingPolicyPreference = 5,
+  cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+  cudaLaunchAttributePriority = 8,
+};
+union cudaLaunchAttributeValue {
+  struct {
+    unsigned x, y, z;
+  } clusterDim;
+  int cooperative, programmaticStreamSerializationAllowed, priority, clusterSchedulingPolicyPreference;
+};
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  cudaLaunchAttributeValue val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+// With the line that has the call.
+struct LaunchConfigAt : cudaLaunchConfig_t {
+  LaunchConfigAt(const cudaLaunchConfig_t* config, Location its = Location::current()) : at(its) {
+    static_cast<cudaLaunchConfig_t&>(*this) = *config;
+  }
+  ProgramLaunch how() const {
+    ProgramLaunch how;
+    for (unsigned i = 0; i < numAttrs; ++i) {
+      const cudaLaunchAttributeValue& value = attrs[i].val;
+      if (attrs[i].id == cudaLaunchAttributeCooperative) how.cooperative = value.cooperative != 0;
+      if (attrs[i].id == cudaLaunchAttributeClusterDimension)
+        how.cluster = {value.clusterDim.x, value.clusterDim.y, value.clusterDim.z};
+    }
+    return how;
+  }
+  Location at;
+};
+template <typename... Params, typename... Args>
+cudaError_t cudaLaunchKernelEx(LaunchConfigAt config, void (*kernel)(Params...), Args&&... args) {
+  program::launch_as(config.how(), config.at, config.gridDim, config.blockDim, config.dynamicSmemBytes,
+                     kernel, static_cast<Params>(std::forward<Args>(args))...);
+  return cudaPeekAtLastError();
+}
+template <typename... Args>
+cudaError_t cudaLaunchKernelExC(LaunchConfigAt config, void (*kernel)(Args...), void** arguments) {
+  return program::launch_with_pointers(config.how(), kernel, config.gridDim, config.blockDim, arguments,
+                                       config.dynamicSmemBytes, config.at);
+}
 
 }  // namespace emulator::cuda
 
@@ -478,7 +557,7 @@ cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, si
 #undef __shared__
 #define __shared__ __flashsteps_shared__  // for translate()
 #define __managed__
-#define __cluster_dims__(...) _Pragma("GCC error \"clusters are not supported by flashsteps emulate\"")
+#define __cluster_dims__ __flashsteps_cluster_dims__  // for translate()
 
 // Every atomic operation has the widest scope.
 #define atomicAdd_block atomicAdd

@@ -25,8 +25,15 @@ void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, int clus
 // Runs body(arguments) once per thread of the grid and returns when all are done. Threads may read the
 // arguments. cluster_size: CTAs in a cluster, in x. overlaps: CTAs may touch no global memory until one of
 // their threads has called wait_for_previous_kernel().
+// `program`: see below.
+struct ProgramLaunch;
 void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*), void* arguments,
-         size_t argument_bytes, int cluster_size, bool overlaps);
+         size_t argument_bytes, int cluster_size, bool overlaps, const ProgramLaunch* program = nullptr);
+// A kernel of a program of somebody's own, whose __shared__ variables lie as SharedLayout says.
+struct ProgramLaunch {
+  cuda::dim3 cluster{1, 1, 1};  // CTAs in each direction
+  bool cooperative = false;     // all CTAs are under way together, and may wait for each other
+};
 void wait_for_previous_kernel();
 
 // A warp-wide operation. Every lane hands in its own arguments and waits; once all lanes of the mask that
@@ -96,26 +103,43 @@ void mma_m16n8k32_integers(int32_t* acc, const uint32_t* a, const uint32_t* b, b
 void cp_async(void* shared, const void* global, int bytes, int from_global, Location at);
 
 // And for ptx_sm90.h. A tensor map is what cuTensorMapEncodeTiled() has made; there are five coordinates.
+// Without a mask, into the CTA to which the pointers point.
 void tma_load(void* shared, const void* map, uint64_t* barrier, unsigned cta_mask, const int* coordinates,
               Location at);
 void tma_store(const void* map, const void* shared, const int* coordinates, Location at);
-void bulk_load(void* shared, const void* global, size_t bytes, uint64_t* barrier, Location at);
+void bulk_load(void* shared, const void* global, size_t bytes, uint64_t* barrier, unsigned cta_mask,
+               Location at);
 void bulk_store(void* global, const void* shared, size_t bytes, Location at);
 void mbarrier_expect_tx(uint64_t* barrier, int bytes, Location at);
 void mbarrier_invalidate(uint64_t* barrier, Location at);
 int mbarrier_parity(uint64_t* barrier, Location at);  // of the phase under way
 uint32_t shared_address_in_cluster(uint64_t address, int cta_rank, Location at);
+// Arrivals at an mbarrier of whichever CTA of the cluster, which expect so many bytes more.
+void mbarrier_arrive_anywhere(uint64_t* barrier, int bytes, bool relaxed, Location at);
 // The accumulator's registers are variables that may lie anywhere.
 void wgmma(void* const* acc, int num_acc, const uint32_t* a_registers, uint64_t a, uint64_t b, WgmmaKind kind,
            Location at);
 void check_scale_of_wgmma(int scale_a, int scale_b, Location at);
 
-// What is in shared memory has an address of 32 bits in its window, too: of dynamic shared memory the offset
-// from its beginning. Static __shared__ variables, which lie elsewhere on the host, are at the window's end.
+// What is in shared memory has an address of 32 bits in its window, too, as on a GPU: behind 1 KiB that CUDA
+// has for itself, and in a cluster with the CTA's rank in the upper eight bits. __shared__ variables at file
+// scope, which lie elsewhere on the host, are at the end of 256 KiB.
 uint32_t shared_address(const void* pointer);
 void* shared_pointer(uint64_t address, Location at);
+void* own_shared_pointer(uint64_t address);  // in the running CTA, of an address without its rank
 bool is_shared(const void* pointer);
 size_t dynamic_shared_bytes();
+
+// Of a program's clusters: the CTA's rank, how many CTAs there are, and how they lie.
+int cluster_rank();
+int cluster_size();
+cuda::uint3 cluster_dim();
+// What the CTA of this rank has at this address; and whose it is.
+void* in_cluster(const void* shared, int cta_rank, Location at);
+int rank_of_shared(const void* shared, Location at);
+// Of all threads of a cooperative launch.
+void grid_sync(Location at);
+bool is_cooperative_launch();
 
 void thread_fence();  // orders memory between CTAs on different host threads
 void nap();           // lets other threads run

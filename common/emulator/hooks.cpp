@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "common/emulator/async_products.h"
+#include "common/emulator/cluster_state.h"
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
 #include "common/emulator/global_races.h"
@@ -21,6 +22,12 @@ void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
   if (write) cta->races->global_write(*self, address, bytes, site);
   cta->launch->global_races->access(address, bytes, write, site);
   if (!write && !cta->options.count) cta->recent_reads.add(address, bytes);
+}
+
+void access_cluster(uintptr_t address, size_t bytes, bool write, Site site) {
+  if (!cta->options.race_detector) return;
+  const InCta there(*cta_with(address));
+  cta->races->remote_access(kind_of_access(write), *self, address, bytes, write, site);
 }
 
 [[gnu::noinline]] void look_closer(uintptr_t address, size_t bytes, bool write, uintptr_t pc, Kind kind) {
@@ -46,6 +53,7 @@ void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
   }
   if (space == Space::kPrivate) return;
   const Options& options = cta->options;
+  if (space == Space::kCluster) return access_cluster(address, bytes, write, site_of(pc));
   const bool shared = space == Space::kShared;
   if (options.shuffle && shared && cta->random.one_in(64)) yield();
   log_access({address, site_of(pc), uint8_t(bytes), shared, write});
@@ -102,10 +110,9 @@ void check_shared(const char* op, const void* pointer, size_t bytes, size_t alig
         << op << " at " << describe(pc) << ": the address is not in shared memory";
   }
   if (address % alignment != 0) {
-    const uintptr_t offset = address - uintptr_t(cta->smem);
-    const bool is_dynamic = offset < kMaxSmemBytes;  // otherwise in a __shared__ variable
+    const bool has_name = address - uintptr_t(cta->smem) < kMaxSmemBytes;
     fail(Bug::kMisaligned, *self) << op << " at " << describe(pc) << ": the address"
-                                  << (is_dynamic ? " smem + " + std::to_string(offset) : "")
+                                  << (has_name ? " " + describe_shared(address) : "")
                                   << " is not a multiple of " << alignment;
   }
   if (cta->options.shuffle && cta->random.one_in(64)) yield();

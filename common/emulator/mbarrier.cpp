@@ -217,7 +217,13 @@ void MbarrierTable::check_exit(const Fiber& last) {
 
 namespace {
 
-void arrive_in_cluster(uint64_t* barrier, int cta_rank, bool relaxed, Location at, uintptr_t pc) {
+void check_bytes(const char* op, int number, int bytes, Location at) {
+  if (bytes >= 0 && (*cta->mbarriers)[number].tx + bytes <= kMaxCount) return;
+  fail(Bug::kBadExpectTx, *self) << op << " at " << at << ": " << bytes
+                                 << " bytes; an mbarrier can wait for 0 to " << kMaxCount;
+}
+
+void arrive_in_cluster(uint64_t* barrier, int cta_rank, int bytes, bool relaxed, Location at, uintptr_t pc) {
   constexpr const char* kOp = "mbarrier.arrive.shared::cluster";
   const bool to_own = cta_rank == cta->rank;
   (to_own ? touch_shared : check_shared)(kOp, barrier, kBytes, kBytes, false, pc);
@@ -231,7 +237,8 @@ void arrive_in_cluster(uint64_t* barrier, int cta_rank, bool relaxed, Location a
     cta->races->remote_read(*self, address, kBytes, site_of(pc));
     if (!relaxed) release_to_cluster();
   }
-  cta->mbarriers->arrive(kOp, number, 0, at, relaxed);
+  check_bytes(kOp, number, bytes, at);
+  cta->mbarriers->arrive(kOp, number, bytes, at, relaxed);
 }
 
 bool try_wait(uint64_t* barrier, int parity, bool cluster_scope, Location at, uintptr_t pc) {
@@ -261,21 +268,28 @@ bool try_wait(uint64_t* barrier, int parity, bool cluster_scope, Location at, ui
   ++cta->counters.mbarrier_waits;
   table[number].waited_phases = table[number].phase;
   table[number].has_let_pass = true;
+  // A program's wait may say its scope or not, and mostly does not.
+  cluster_scope |= cta->launch->program != nullptr && cluster_size() > 1;
   if (cta->options.race_detector) cta->races->mbarrier_waited(number, *self, cluster_scope);
   if (cta->options.race_detector && cluster_scope) acquire_from_cluster();
   if (cta->tracer != nullptr) cta->tracer->mbarrier_passed(number, at);
   return true;
 }
 
-void check_bytes(const char* op, int number, int bytes, Location at) {
-  if (bytes >= 0 && (*cta->mbarriers)[number].tx + bytes <= kMaxCount) return;
-  fail(Bug::kBadExpectTx, *self) << op << " at " << at << ": " << bytes
-                                 << " bytes; an mbarrier can wait for 0 to " << kMaxCount;
-}
-
 }  // namespace
 
 // ---- For inline PTX
+
+void mbarrier_arrive_anywhere(uint64_t* barrier, int bytes, bool relaxed, Location at) {
+  const Cta* const its = cta_with(uintptr_t(barrier));
+  if (its == nullptr || its == cta) {
+    bytes > 0 ? flashsteps::mbarrier_arrive_expect_tx(barrier, bytes, at)
+              : flashsteps::mbarrier_arrive(barrier, at);
+    return;
+  }
+  auto* const here = reinterpret_cast<uint64_t*>(cta->smem + (uintptr_t(barrier) - uintptr_t(its->smem)));
+  arrive_in_cluster(here, its->rank, bytes, relaxed, at, uintptr_t(__builtin_return_address(0)));
+}
 
 void mbarrier_expect_tx(uint64_t* barrier, int bytes, Location at) {
   constexpr const char* kOp = "mbarrier.expect_tx";
@@ -353,11 +367,11 @@ void mbarrier_wait(uint64_t* barrier, int parity, Location at) {
 }
 
 void mbarrier_arrive_cluster(uint64_t* barrier, int cta_rank, Location at) {
-  arrive_in_cluster(barrier, cta_rank, /*relaxed=*/false, at, uintptr_t(__builtin_return_address(0)));
+  arrive_in_cluster(barrier, cta_rank, 0, /*relaxed=*/false, at, uintptr_t(__builtin_return_address(0)));
 }
 
 void mbarrier_arrive_cluster_relaxed(uint64_t* barrier, int cta_rank, Location at) {
-  arrive_in_cluster(barrier, cta_rank, /*relaxed=*/true, at, uintptr_t(__builtin_return_address(0)));
+  arrive_in_cluster(barrier, cta_rank, 0, /*relaxed=*/true, at, uintptr_t(__builtin_return_address(0)));
 }
 
 void mbarrier_wait_cluster(uint64_t* barrier, int parity, Location at) {
@@ -365,4 +379,4 @@ void mbarrier_wait_cluster(uint64_t* barrier, int parity, Location at) {
   }
 }
 
-}  // namespace flashsteps::on_emulator
+}  // namespace flashsteps::inline on_emulator

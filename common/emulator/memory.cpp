@@ -14,8 +14,10 @@
 #include <mutex>
 #include <new>
 
+#include "common/emulator/cluster_state.h"
 #include "common/emulator/core.h"
 #include "common/emulator/headway.h"
+#include "common/emulator/shared_layout.h"
 
 namespace emulator {
 
@@ -331,7 +333,9 @@ std::string describe_access(size_t bytes, bool write) {
 }
 
 std::string describe_smem_offset(uintptr_t address) {
-  const intptr_t offset = intptr_t(address - uintptr_t(cta->smem));
+  const SharedLayout* const layout = cta->launch->layout;
+  const size_t begin = layout != nullptr ? layout->dynamic_begin() : 0;
+  const intptr_t offset = intptr_t(address - uintptr_t(cta->smem) - begin);
   return offset < 0 ? "smem - " + std::to_string(-offset) : "smem + " + std::to_string(offset);
 }
 
@@ -419,7 +423,8 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
     if (c.has_neighbours) {
       fail(Bug::kCluster, *self) << describe_access(bytes, write) << " at " << describe(place)
                                  << ": the emulator cannot tell the __shared__ variables of a cluster's CTAs "
-                                    "apart. Let the kernel lay them out in smem";
+                                    "apart. Let the kernel lay them out in smem"
+                                 << (c.launch->program != nullptr ? ", or declare them in a function" : "");
     }
     shared.touch(address, bytes);
     shared.check_size(address);
@@ -439,10 +444,25 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
     return Space::kGlobal;
   }
   if (is_near_smem(address)) {
+    const SharedLayout* const layout = c.launch->layout;
+    const bool has_variables = layout != nullptr && layout->static_bytes() > 0;
     fail(Bug::kSharedOutOfBounds, *self)
         << "shared memory access out of bounds: " << describe_access(bytes, write) << " at "
-        << describe_smem_offset(address) << ", but the launch asked for " << c.smem_bytes << " bytes, at "
-        << describe(place);
+        << describe_smem_offset(address) << ", but the launch asked for " << c.launch->smem_bytes << " bytes"
+        << (has_variables ? ", and the " + std::to_string(layout->static_bytes()) +
+                                " of __shared__ variables lie in front of them"
+                          : std::string())
+        << ", at " << describe(place);
+  }
+  if (c.has_neighbours && c.launch->program != nullptr) {
+    if (Cta* const other = cta_with(address); other != nullptr) {
+      cta_of_cluster(kind_of_access(write), other->rank, place.at);
+      cover_layout(*other);
+      if (address - uintptr_t(other->smem) + bytes <= other->smem_bytes) return Space::kCluster;
+      fail(Bug::kSharedOutOfBounds, *self)
+          << "shared memory access out of bounds: " << describe_access(bytes, write) << " at "
+          << describe(place) << ", beyond the shared memory of " << describe_block(*other);
+    }
   }
   if (!write) {
     if (Extent{uintptr_t(c.launch->arguments), c.launch->argument_bytes}.holds(address, bytes))

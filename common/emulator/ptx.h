@@ -605,14 +605,13 @@ FLASHSTEPS_PTX_SPECIAL(lanemask_le, uint32_t, special_lanemask_lt() | special_la
 FLASHSTEPS_PTX_SPECIAL(lanemask_ge, uint32_t, ~special_lanemask_lt())
 FLASHSTEPS_PTX_SPECIAL(lanemask_gt, uint32_t, ~special_lanemask_le())
 FLASHSTEPS_PTX_SPECIAL(dynamic_smem_size, uint32_t, dynamic_shared_bytes())
-// There are no clusters: every CTA is one of its own.
-FLASHSTEPS_PTX_SPECIAL(cluster_ctarank, uint32_t, 0)
-FLASHSTEPS_PTX_SPECIAL(cluster_nctarank, uint32_t, 1)
-#define FLASHSTEPS_PTX_X(DIMENSION)                                           \
-  FLASHSTEPS_PTX_SPECIAL(cluster_ctaid_##DIMENSION, uint32_t, 0)              \
-  FLASHSTEPS_PTX_SPECIAL(cluster_nctaid_##DIMENSION, uint32_t, 1)             \
-  FLASHSTEPS_PTX_SPECIAL(clusterid_##DIMENSION, uint32_t, blockIdx.DIMENSION) \
-  FLASHSTEPS_PTX_SPECIAL(nclusterid_##DIMENSION, uint32_t, gridDim.DIMENSION)
+FLASHSTEPS_PTX_SPECIAL(cluster_ctarank, uint32_t, cluster_rank())
+FLASHSTEPS_PTX_SPECIAL(cluster_nctarank, uint32_t, cluster_size())
+#define FLASHSTEPS_PTX_X(DIMENSION)                                                                         \
+  FLASHSTEPS_PTX_SPECIAL(cluster_ctaid_##DIMENSION, uint32_t, blockIdx.DIMENSION % cluster_dim().DIMENSION) \
+  FLASHSTEPS_PTX_SPECIAL(cluster_nctaid_##DIMENSION, uint32_t, cluster_dim().DIMENSION)                     \
+  FLASHSTEPS_PTX_SPECIAL(clusterid_##DIMENSION, uint32_t, blockIdx.DIMENSION / cluster_dim().DIMENSION)     \
+  FLASHSTEPS_PTX_SPECIAL(nclusterid_##DIMENSION, uint32_t, gridDim.DIMENSION / cluster_dim().DIMENSION)
 FLASHSTEPS_PTX_X(x)
 FLASHSTEPS_PTX_X(y)
 FLASHSTEPS_PTX_X(z)

@@ -45,7 +45,7 @@ FLASHSTEPS_PTX void mbarrier_arrive_b64(Location at, State&& state, Address addr
   put_state(state, barrier, at);
   int arrivals = 1;
   ((arrivals = get<int>(count)), ...);
-  for (int i = 0; i < arrivals; ++i) flashsteps::mbarrier_arrive(barrier, at);
+  for (int i = 0; i < arrivals; ++i) mbarrier_arrive_anywhere(barrier, 0, /*relaxed=*/false, at);
 }
 template <typename... Count>
 FLASHSTEPS_PTX void mbarrier_arrive_b64(Location at, Address barrier, const Count&... count) {
@@ -56,7 +56,7 @@ FLASHSTEPS_PTX void mbarrier_arrive_expect_tx_b64(Location at, State&& state, Ad
                                                   const Bytes& bytes) {
   uint64_t* const barrier = mbarrier_at(address, at);
   put_state(state, barrier, at);
-  flashsteps::mbarrier_arrive_expect_tx(barrier, get<int>(bytes), at);
+  mbarrier_arrive_anywhere(barrier, get<int>(bytes), /*relaxed=*/false, at);
 }
 template <typename Bytes>
 FLASHSTEPS_PTX void mbarrier_arrive_expect_tx_b64(Location at, Address barrier, const Bytes& bytes) {
@@ -115,8 +115,9 @@ FLASHSTEPS_PTX void cp_async_bulk_tensor_shared_global_mbarrier_complete_tx_byte
 template <typename Vector, typename... Policy>
 FLASHSTEPS_PTX void cp_async_bulk_tensor_shared_global_mbarrier_complete_tx_bytes(
     Location at, Address shared, Address map, const Vector& coordinates, Address barrier, const Policy&...) {
-  cp_async_bulk_tensor_shared_global_mbarrier_complete_tx_bytes_multicast_cluster(at, shared, map,
-                                                                                  coordinates, barrier, 1);
+  int c[5];
+  get_coordinates(c, coordinates);
+  tma_load(in_shared<void>(shared, at), global_pointer(map), mbarrier_at(barrier, at), 0, c, at);
 }
 template <typename Vector, typename... Policy>
 FLASHSTEPS_PTX void cp_async_bulk_tensor_global_shared_bulk_group(Location at, Address map,
@@ -132,7 +133,14 @@ FLASHSTEPS_PTX void cp_async_bulk_shared_global_mbarrier_complete_tx_bytes(Locat
                                                                            Address barrier,
                                                                            const Policy&...) {
   bulk_load(in_shared<void>(shared, at), global_pointer(global), get<uint32_t>(bytes),
-            mbarrier_at(barrier, at), at);
+            mbarrier_at(barrier, at), 0, at);
+}
+template <typename Bytes, typename Mask, typename... Policy>
+FLASHSTEPS_PTX void cp_async_bulk_shared_global_mbarrier_complete_tx_bytes_multicast_cluster(
+    Location at, Address shared, Address global, const Bytes& bytes, Address barrier, const Mask& cta_mask,
+    const Policy&...) {
+  bulk_load(in_shared<void>(shared, at), global_pointer(global), get<uint32_t>(bytes),
+            mbarrier_at(barrier, at), get<uint16_t>(cta_mask), at);
 }
 template <typename Bytes, typename... Policy>
 FLASHSTEPS_PTX void cp_async_bulk_global_shared_bulk_group(Location at, Address global, Address shared,
@@ -150,16 +158,21 @@ FLASHSTEPS_PTX void cp_async_bulk_wait_group(Location at, const Pending& pending
   tma_store_wait_read(get<int>(pending), at);
 }
 
-// ---- Clusters, which are of one CTA here
+// ---- Clusters
 
 #define FLASHSTEPS_PTX_X(TYPE)                                                              \
   template <typename D, typename A, typename Rank>                                          \
   FLASHSTEPS_PTX void mapa_##TYPE(Location at, D&& d, const A& address, const Rank& rank) { \
     put(d, shared_address_in_cluster(get<uint64_t>(address), get<int>(rank), at));          \
   }
-FLASHSTEPS_PTX_X(u32)
-FLASHSTEPS_PTX_X(u64)
+FLASHSTEPS_PTX_X(shared_cluster_u32)
+FLASHSTEPS_PTX_X(shared_cluster_u64)
 #undef FLASHSTEPS_PTX_X
+template <typename D, typename A, typename Rank>
+FLASHSTEPS_PTX void mapa_u64(Location at, D&& d, const A& address, const Rank& rank) {
+  const auto* const pointer = reinterpret_cast<const void*>(get<uint64_t>(address));
+  put(d, B64(uintptr_t(in_cluster(pointer, get<int>(rank), at))));
+}
 FLASHSTEPS_PTX void barrier_cluster_arrive(Location at) { flashsteps::cluster_arrive(at); }
 FLASHSTEPS_PTX void barrier_cluster_wait(Location at) { flashsteps::cluster_wait(at); }
 

@@ -18,6 +18,7 @@
 #include "common/emulator/core.h"
 #include "common/emulator/mbarrier_table.h"
 #include "common/emulator/register_pool.h"
+#include "common/emulator/shared_layout.h"
 
 extern char** environ;
 
@@ -162,6 +163,7 @@ std::string describe_warps(int first, unsigned which) {
 
 std::string describe_shared(uintptr_t address) {
   const uintptr_t offset = address - uintptr_t(cta->smem);
+  if (cta->launch->layout != nullptr && offset < kMaxSmemBytes) return cta->launch->layout->describe(offset);
   return offset < kMaxSmemBytes ? "smem + " + std::to_string(offset) : "a __shared__ variable";
 }
 

@@ -24,6 +24,7 @@
 #include "common/emulator/lane_copies.h"
 #include "common/emulator/mbarrier_table.h"
 #include "common/emulator/register_pool.h"
+#include "common/emulator/shared_layout.h"
 #include "common/emulator/shared_races.h"
 #include "common/emulator/tile_layouts.h"
 #include "common/emulator/tracer.h"
@@ -102,7 +103,7 @@ void set_windows() {
 void make_current(Cta& c) {
   cta = &c;
   cuda::blockIdx = c.block_idx;
-  cuda::smem = c.smem;
+  cuda::smem = c.smem + (c.launch->layout != nullptr ? c.launch->layout->dynamic_begin() : 0);
   set_windows();
 }
 
@@ -300,10 +301,23 @@ void prepare_thread(int index) {
   wake(fiber);
 }
 
+// In one cluster after the other, and in that by rank: x counts fastest in both.
+cuda::uint3 block_index(const Launch& launch, uint64_t index) {
+  const auto at = [](uint64_t i, unsigned x, unsigned y) {
+    return cuda::uint3{unsigned(i % x), unsigned(i / x % y), unsigned(i / x / y)};
+  };
+  const cuda::dim3& grid = launch.grid;
+  if (launch.program == nullptr) return at(index, grid.x, grid.y);
+  const cuda::dim3& size = launch.program->cluster;
+  const uint64_t count = uint64_t(size.x) * size.y * size.z;
+  const cuda::uint3 cluster = at(index / count, grid.x / size.x, grid.y / size.y);
+  const cuda::uint3 in_it = at(index % count, size.x, size.y);
+  return {cluster.x * size.x + in_it.x, cluster.y * size.y + in_it.y, cluster.z * size.z + in_it.z};
+}
+
 void start_cta(Cta& c, uint64_t index) {
-  const cuda::dim3& grid = c.launch->grid;
-  c.block_idx = {unsigned(index % grid.x), unsigned(index / grid.x % grid.y),
-                 unsigned(index / grid.x / grid.y)};
+  c.block_idx = block_index(*c.launch, index);
+  c.smem_bytes = c.launch->layout != nullptr ? c.launch->layout->bytes() : c.launch->smem_bytes;
   make_current(c);
   c.index = index;
   c.num_live = c.num_threads;
@@ -391,7 +405,6 @@ Cta& prepare_cta(size_t host_thread, const Launch& launch) {
   if (c.options.trace != nullptr) c.options.count = true;  // what is counted is what costs time
   c.num_threads = launch.num_threads();
   c.num_warps = (c.num_threads + kWarpSize - 1) / kWarpSize;
-  c.smem_bytes = launch.smem_bytes;
   c.stacks.reserve(c.num_threads);
   c.fibers.resize(size_t(c.num_warps * kWarpSize));
   if (c.options.race_detector) {
@@ -412,10 +425,12 @@ Cluster prepare_cluster(size_t host_thread, const Launch& launch) {
   return cluster;
 }
 
+// Every stack is two mappings, of which Linux allows a process 65530 by default.
+constexpr uint64_t kMostCooperativeThreads = 24576;
+
 // Clusters that may be under way at a time.
 size_t most_at_once(const Launch& launch) {
-  // Every stack is two mappings, of which Linux allows a process 65530 by default.
-  const int mappable = 16384 / (launch.num_threads() * launch.cluster_size);
+  const int mappable = std::max(16384 / (launch.num_threads() * launch.cluster_size), 1);
   return size_t(std::min<uint64_t>(uint64_t(mappable), launch.num_clusters()));
 }
 
@@ -425,8 +440,10 @@ size_t choose_host_threads(const Launch& launch) {
   return std::min(size_t(std::max(wanted, 1)), most_at_once(launch));
 }
 
-// Of clusters that take turns: at first, as many as there are SMs, and when these wait for others.
-constexpr size_t kFirstSlots = 4, kMostSlots = 16;
+// Of clusters that take turns: at first, as many as there are SMs, and when these wait for others. CTAs of
+// steps wait for a few others; a program may have a small grid meet as a whole.
+constexpr size_t kFirstSlots = 4;
+size_t most_slots(const Launch& launch) { return launch.program != nullptr ? 64 : 16; }
 
 }  // namespace
 
@@ -547,7 +564,7 @@ void take_turn() {
     launch.turns->take(cta->cluster->place);
     cta->has_turn = true;
   } else if (often) {
-    launch.host_threads->grow(kMostSlots);
+    launch.host_threads->grow(most_slots(launch));
   }
 }
 
@@ -555,8 +572,8 @@ void pass_turn() {
   if (!cta->has_turn) return;
   cta->has_turn = false;
   Turns& turns = *cta->launch->turns;
-  const size_t more = turns.num_slots() + 1;
-  if (turns.all_wait() && more <= kMostSlots && cta->launch->host_threads->grow(more)) turns.add_slot();
+  const size_t more = turns.num_slots() + 1, most = most_slots(*cta->launch);
+  if (turns.all_wait() && more <= most && cta->launch->host_threads->grow(more)) turns.add_slot();
   turns.pass();
 }
 
@@ -614,13 +631,58 @@ void check_launch(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, int clus
   }
 }
 
+namespace {
+
+// Of a program's kernel: what it says itself, and what the launch says.
+ProgramLaunch with_needs(const KernelNeeds& needs, const ProgramLaunch& asked, cuda::dim3 grid,
+                         cuda::dim3 block) {
+  const auto refuse = [](const std::string& why) { throw Report(Bug::kLaunch, "cannot launch: " + why); };
+  ProgramLaunch launch = asked;
+  if (needs.cluster != nullptr) launch.cluster = {needs.cluster->x, needs.cluster->y, needs.cluster->z};
+  const cuda::dim3 cluster = launch.cluster;
+  const unsigned size = cluster.x * cluster.y * cluster.z;
+  if (size == 0 || size > unsigned(kMaxClusterSize))
+    refuse("a cluster of " + std::to_string(size) + " CTAs; it has 1 to " + std::to_string(kMaxClusterSize));
+  if (grid.x % cluster.x != 0 || grid.y % cluster.y != 0 || grid.z % cluster.z != 0)
+    refuse("the grid is not a multiple of the cluster (" + std::to_string(cluster.x) + ", " +
+           std::to_string(cluster.y) + ", " + std::to_string(cluster.z) + ")");
+  if (!launch.cooperative) return launch;
+  if (size > 1) refuse("the emulator runs no clusters in a cooperative launch");
+  const uint64_t threads = uint64_t(grid.x) * grid.y * grid.z * block.x * block.y * block.z;
+  if (threads > kMostCooperativeThreads)
+    refuse("the emulator runs " + std::to_string(kMostCooperativeThreads) +
+           " threads at a time, and this cooperative launch has " + std::to_string(threads));
+  return launch;
+}
+
+// Where functions that the kernel may call begin: it itself, and those that its arguments point to.
+std::vector<uintptr_t> roots_of(void (*body)(void*), const void* arguments, size_t bytes) {
+  std::vector<uintptr_t> roots(bytes / sizeof(uintptr_t));
+  std::memcpy(roots.data(), arguments, roots.size() * sizeof(uintptr_t));
+  roots.push_back(reinterpret_cast<uintptr_t>(body));
+  return roots;
+}
+
+}  // namespace
+
 void run(cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*), void* arguments,
-         size_t argument_bytes, int cluster_size, bool overlaps) {
+         size_t argument_bytes, int cluster_size, bool overlaps, const ProgramLaunch* program) {
   const std::lock_guard lock(launch_mutex);
   const DefaultArithmetic arithmetic;
   const FaultHandler fault_handler;
-  Launch launch{grid,           block,        smem_bytes, body,           arguments,
-                argument_bytes, cluster_size, overlaps,   global_memory()};
+  std::optional<SharedLayout> layout;
+  ProgramLaunch program_launch;
+  if (program != nullptr) {
+    const KernelNeeds needs = needs_of(roots_of(body, arguments, argument_bytes));
+    program_launch = with_needs(needs, *program, grid, block);
+    program = &program_launch;
+    layout.emplace(needs.variables, smem_bytes);
+    const cuda::dim3& together = program->cooperative ? grid : program->cluster;
+    cluster_size = int(together.x * together.y * together.z);
+  }
+  Launch launch{grid,           block,        smem_bytes, body,    arguments,
+                argument_bytes, cluster_size, overlaps,   program, global_memory()};
+  if (layout) launch.layout = &*layout;
   std::optional<GlobalRaces> global_races;
   if (options().race_detector) launch.global_races = &global_races.emplace(launch);
   const StartOrder order(options(), launch.num_clusters());

@@ -41,8 +41,10 @@ void SharedRaces::start_launch() {
   }
 }
 
+void SharedRaces::cover_shared() { dynamic_shared_.cover(uintptr_t(cta->smem), cta->smem_bytes); }
+
 void SharedRaces::start_cta() {
-  dynamic_shared_.cover(uintptr_t(cta->smem), cta->smem_bytes);
+  cover_shared();
   static_shared_.cover(static_shared_begin(), static_shared_bytes());
   // All that earlier CTAs left in the cells lies before the new CTA's times: nothing needs clearing.
   if (latest_ >= kMaxTime / 2) {
@@ -259,16 +261,17 @@ void SharedRaces::remote_read(const Fiber& who, uintptr_t address, size_t bytes,
   });
 }
 
-void SharedRaces::remote_write(const Fiber& who, uintptr_t address, size_t bytes, Site site) {
-  check_store_sources(who, address, bytes, site);
+void SharedRaces::remote_access(const char* op, const Fiber& who, uintptr_t address, size_t bytes, bool write,
+                                Site site) {
+  if (write) check_store_sources(who, address, bytes, site);
   SharedRaces& its = *cta_of(who).races;
   // A thread that hears anything of a CTA hears of a time of one of its threads.
   const Clock& heard = known_here(who).happened;
   const auto is_time = [](Time time) { return time > 0; };
   if (!has_forgotten_ && std::none_of(heard.some.begin(), heard.some.end(), is_time)) {
-    fail(Bug::kCluster, who) << "store_cluster at " << describe(pc_of(site)) << ": " << describe_block(*cta)
+    fail(Bug::kCluster, who) << op << " at " << describe(pc_of(site)) << ": " << describe_block(*cta)
                              << " of the cluster may not have begun: this thread has heard nothing of it. Is "
-                                "a cluster_arrive() and cluster_wait() missing in front of the store?";
+                                "a cluster_arrive() and cluster_wait() missing in front of it?";
   }
   const size_t warp = size_t(its.rank_ * cta->num_warps + who.warp);
   const auto find_writer = [&]() -> RemoteWriter& {
@@ -298,13 +301,18 @@ void SharedRaces::remote_write(const Fiber& who, uintptr_t address, size_t bytes
   writes.some = writer.time;
   const auto check = [&](Epoch earlier, bool earlier_write) {
     if (is_known(known, earlier)) return;
-    report(who, address, earlier, earlier_write, thread_epoch(0, who, site), true);
+    report(who, address, earlier, earlier_write, thread_epoch(0, who, site), write);
   };
   for_each_block(address, bytes, [&](Block&, std::span<Cell> cells, bool) {
     for (Cell& cell : cells) {
       check(cell.write, true);
-      for (const Epoch read : cell.reads) check(read, false);
-      cell = {now, {}};
+      if (write) {
+        for (const Epoch read : cell.reads) check(read, false);
+        cell = {now, {}};
+      } else {
+        const bool is_first = cell.reads[0] == 0 || is_known(known, cell.reads[0]);
+        cell.reads[is_first ? 0 : 1] = now;
+      }
     }
   });
 }
@@ -360,14 +368,14 @@ void SharedRaces::check_exit(const Fiber& last) const {
            "missing at the kernel's end, or an mbarrier_wait_cluster() for that phase?";
   }
   for (const RemoteWriter& writer : remote_writers_) {
-    const auto is_unknown = [&](Epoch write) { return write != 0 && !is_known(known.happened, write); };
+    const auto is_unknown = [&](Epoch one) { return one != 0 && !is_known(known.happened, one); };
     const auto found = std::find_if(std::begin(writer.last), std::end(writer.last), is_unknown);
     if (found == std::end(writer.last)) continue;
     known = {};
-    fail(Bug::kCluster, last) << "the CTA exits and has not heard of the write to its shared memory at "
+    fail(Bug::kCluster, last) << "the CTA exits and has not heard of the access to its shared memory at "
                               << describe(pc_of(site_of_epoch(*found))) << " by "
                               << describe_thread_of(*found)
-                              << ": that write could come when this CTA is gone. Is a cluster_arrive() and "
+                              << ": that access could come when this CTA is gone. Is a cluster_arrive() and "
                                  "cluster_wait() missing behind it?";
   }
 }

@@ -46,6 +46,7 @@ class SharedRaces {
 
   void start_launch();
   void start_cta();
+  void cover_shared();  // of which there is more than when the CTA started
   // written_next: a write of plain code, so that the value is there when the thread next comes to the
   // emulator.
   void shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site,
@@ -76,9 +77,11 @@ class SharedRaces {
   void mbarrier_completed(int mbarrier);
   void mbarrier_waited(int mbarrier, const Fiber& who, bool cluster_scope);
 
-  // By a thread of another CTA of the cluster: it reads these bytes, it writes them, it arrives here.
+  // By a thread of another CTA of the cluster: the copy engine reads these bytes for it, it reads or writes
+  // them itself, it arrives here.
   void remote_read(const Fiber& who, uintptr_t address, size_t bytes, Site site);
-  void remote_write(const Fiber& who, uintptr_t address, size_t bytes, Site site);
+  void remote_access(const char* op, const Fiber& who, uintptr_t address, size_t bytes, bool write,
+                     Site site);
   void remote_arrival(int mbarrier, const Fiber& who);
   void must_hear_of_arrival(const Fiber& who, Location at);  // before it exits
   void check_exit(const Fiber& last) const;  // of the CTA's last thread: has it heard of these and of writes?
@@ -251,7 +254,7 @@ class SharedRaces {
   struct RemoteWriter {
     Time time;              // of its last write here
     Time time_there = 0;    // the same, of its own times
-    Epoch last[kWarpSize];  // write of each lane
+    Epoch last[kWarpSize];  // access of each lane
   };
   // Of a lane, to where another lane of its warp has written.
   struct DoubtfulWrite {

@@ -319,6 +319,26 @@ BoxOrigin origin_of(const int* coordinates) {
   return origin;
 }
 
+// What lies in the running CTA where the destination does in its own, and the CTAs that get it.
+struct Destination {
+  void* shared;
+  uint64_t* barrier;
+  unsigned cta_mask;
+};
+Destination destination(void* shared, uint64_t* barrier, unsigned cta_mask, Location at) {
+  const Cta* const its = cta_with(uintptr_t(shared));
+  if (cta_mask != 0 || its == nullptr || its == cta) {
+    return {shared, barrier, cta_mask != 0 ? cta_mask : 1u << cta->rank};
+  }
+  if (cta_with(uintptr_t(barrier)) != its) {
+    const InRuntime in_runtime;
+    fail(Bug::kCluster, *self) << "cp.async.bulk at " << at
+                               << ": the mbarrier is not in the shared memory of the CTA that gets the copy";
+  }
+  const auto here = [&](void* there) { return cta->smem + (uintptr_t(there) - uintptr_t(its->smem)); };
+  return {here(shared), reinterpret_cast<uint64_t*>(here(barrier)), 1u << its->rank};
+}
+
 // A copy without a tensor map, as one of rows of 16 bytes.
 TensorMapShape contiguous(const char* op, const void* global, const void* shared, size_t bytes, bool write,
                           Location at) {
@@ -347,12 +367,13 @@ void tma_load(void* shared, const void* map, uint64_t* barrier, unsigned cta_mas
               Location at) {
   constexpr const char* kOp = "cp.async.bulk.tensor";
   const TensorMapShape shape = map_at(kOp, map, at);
-  load(kOp, "the mbarrier of cp.async.bulk.tensor", shared, shape, barrier, cta_mask, origin_of(coordinates),
-       box_alignment(shape), at, uintptr_t(__builtin_return_address(0)));
-  const bool to_own = ((cta_mask >> cta->rank) & 1) != 0;
+  const Destination to = destination(shared, barrier, cta_mask, at);
+  load(kOp, "the mbarrier of cp.async.bulk.tensor", to.shared, shape, to.barrier, to.cta_mask,
+       origin_of(coordinates), box_alignment(shape), at, uintptr_t(__builtin_return_address(0)));
+  const bool to_own = ((to.cta_mask >> cta->rank) & 1) != 0;
   if (cta->options.race_detector && to_own && is_global(uintptr_t(map), kTensorMapBytes)) {
     const InRuntime in_runtime;
-    cta->races->load_reads_map(cta->mbarriers->find(kOp, barrier, at), uintptr_t(map),
+    cta->races->load_reads_map(cta->mbarriers->find(kOp, to.barrier, at), uintptr_t(map),
                                site_of(uintptr_t(__builtin_return_address(0))));
   }
 }
@@ -364,10 +385,12 @@ void tma_store(const void* map, const void* shared, const int* coordinates, Loca
         uintptr_t(__builtin_return_address(0)));
 }
 
-void bulk_load(void* shared, const void* global, size_t bytes, uint64_t* barrier, Location at) {
+void bulk_load(void* shared, const void* global, size_t bytes, uint64_t* barrier, unsigned cta_mask,
+               Location at) {
   constexpr const char* kOp = "cp.async.bulk";
   const TensorMapShape shape = contiguous(kOp, global, shared, bytes, /*write=*/false, at);
-  load(kOp, "the mbarrier of cp.async.bulk", shared, shape, barrier, 1u << cta->rank, {}, 16, at,
+  const Destination to = destination(shared, barrier, cta_mask, at);
+  load(kOp, "the mbarrier of cp.async.bulk", to.shared, shape, to.barrier, to.cta_mask, {}, 16, at,
        uintptr_t(__builtin_return_address(0)));
 }
 
@@ -417,4 +440,4 @@ void fence_proxy_async(Location) {
   if (cta->options.race_detector) cta->races->proxy_fence(*self);
 }
 
-}  // namespace flashsteps::on_emulator
+}  // namespace flashsteps::inline on_emulator

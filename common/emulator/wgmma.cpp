@@ -55,13 +55,13 @@ SmemOperand decode(uint64_t bits, bool mn_major, int element_bytes, Part part, L
   }
   const int row_bytes = 256 >> mode;
   const size_t pattern = 8 * size_t(row_bytes), start = field(0);
-  // In shared_pointer()'s window, of which the first 18 bits are in a descriptor.
-  const auto first = uintptr_t(shared_pointer(start, at));
+  // In shared_address()'s window, of which the first 18 bits are in a descriptor.
+  const auto first = uintptr_t(own_shared_pointer(start));
   const SmemOperand operand{first, field(16), field(32), row_bytes, !mn_major, element_bytes};
-  const bool is_dynamic = first == uintptr_t(cta->smem) + start;
+  const bool is_in_smem = first - uintptr_t(cta->smem) < kMaxSmemBytes;
   if (start % pattern >= size_t(row_bytes)) {
     refuse(Bug::kDescriptor, part, at)
-        << "it begins at smem + " << start << ", in row " << start % pattern / row_bytes
+        << "it begins at " << describe_shared(first) << ", in row " << start % pattern / row_bytes
         << " of the swizzle's pattern, which starts over every " << pattern
         << " bytes. It must begin in row 0";
   }
@@ -83,7 +83,7 @@ SmemOperand decode(uint64_t bits, bool mn_major, int element_bytes, Part part, L
   }
   for_each_chunk(operand, part.first, part.count, [&](int mn, int k, uintptr_t address) {
     const uintptr_t offset = address - uintptr_t(cta->smem);
-    if (is_dynamic ? offset + kChunkBytes <= cta->smem_bytes
+    if (is_in_smem ? offset + kChunkBytes <= cta->smem_bytes
                    : is_shared(reinterpret_cast<const void*>(address + kChunkBytes - 1)))
       return;
     refuse(Bug::kSharedOutOfBounds, part, at)

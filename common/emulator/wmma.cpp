@@ -135,7 +135,7 @@ void execute_memory(void* const* opaque, unsigned lanes) {
 
 std::string describe_smem(const void* address) {
   const uintptr_t offset = uintptr_t(address) - uintptr_t(cta->smem);
-  if (offset < kMaxSmemBytes) return "smem + " + std::to_string(offset);
+  if (offset < kMaxSmemBytes) return describe_shared(uintptr_t(address));
   return "the address of a __shared__ variable";
 }
 

@@ -23,7 +23,7 @@ namespace {
 #define HALVES "(.f16|.bf16|.f16x2|.bf16x2)"
 #define IN_MEMORY "(.b8|.u8|.s8|.b16|.u16|.s16|.b32|.u32|.s32|.b64|.u64|.s64|.f32|.f64|.b128)"
 #define VECTOR "<|.v2|.v4>"
-#define SPACE "(|.global|.shared)<|::cta>"
+#define SPACE "(|.global|.shared)<|::cta|::cluster>"
 #define SCOPE "<|.cta|.cluster|.gpu|.sys>"
 #define CACHE "<|.ca|.cg|.cs|.lu|.cv|.wb|.wt>"
 #define L1 "<|.L1::evict_normal|.L1::evict_unchanged|.L1::evict_first|.L1::evict_last|.L1::no_allocate>"
@@ -147,12 +147,14 @@ constexpr std::string_view kKnown[] = {
     ".shared<::cta|::cluster>.global<|.tile>.mbarrier::complete_tx::bytes"
     "(|.multicast::cluster)<|.L2::cache_hint>",
     "cp.async.bulk.tensor" RANK ".global.shared<::cta><|.tile>.bulk_group<|.L2::cache_hint>",
-    "cp.async.bulk.shared<::cta|::cluster>.global.mbarrier::complete_tx::bytes<|.L2::cache_hint>",
+    "cp.async.bulk.shared<::cta|::cluster>.global.mbarrier::complete_tx::bytes(|.multicast::cluster)"
+    "<|.L2::cache_hint>",
     "cp.async.bulk.global.shared<::cta>.bulk_group<|.L2::cache_hint>",
     "cp.async.bulk.prefetch<|.tensor><|.1d|.2d|.3d|.4d|.5d>.L2.global<|.tile><|.L2::cache_hint>",
     "prefetch<|.const|.param>.tensormap",
     "cp.async.bulk(.commit_group|.wait_group)<|.read>",
-    "mapa<|.shared::cluster>(.u32|.u64)",
+    "mapa.shared::cluster(.u32|.u64)",
+    "mapa.u64",
     "barrier.cluster(.arrive|.wait)<|.release|.relaxed|.acquire><|.aligned>",
 
     // Tensor cores of sm_90a

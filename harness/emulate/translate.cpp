@@ -147,6 +147,8 @@ class Translator {
     for (size_t i = 0; i < tokens_.size(); ++i) {
       if (is_launch(i)) launch(i);
       if (text(i) == "__flashsteps_shared__") shared(i);
+      if (text(i) == "__flashsteps_cluster_dims__") cluster_dims(i);
+      if (in(text(i), {"cudaLaunchKernel", "cudaLaunchCooperativeKernel"})) take_kernel_itself(i);
       if (text(i) == "__noinline__" && !is_in_attribute(i)) becomes_[i] = "__attribute__((noinline))";
       if (in(text(i), {"asm", "__asm", "__asm__"})) inline_ptx(i);
     }
@@ -324,6 +326,15 @@ class Translator {
         becomes_[i] = "nullptr";
   }
 
+  // cudaLaunchKernel((void*)kernel, ...): without the cast, its type says what the arguments are.
+  void take_kernel_itself(size_t function) {
+    const size_t cast = function + 2, is_const = text(cast + 1) == "const" ? 1 : 0;
+    const size_t close = cast + 3 + is_const;
+    if (text(function + 1) != "(" || text(cast) != "(" || match(cast) != close) return;
+    if (text(cast + 1 + is_const) != "void" || text(close - 1) != "*") return;
+    for (const size_t i : range(cast, close + 1)) becomes_[i] = "";
+  }
+
   // ---------------------------------------------------------------- __shared__
   struct Declaration {
     std::vector<size_t> all;         // its tokens, but for the semicolon
@@ -339,6 +350,91 @@ class Translator {
       if (text(i) == "=" && tokens_[i].parent == tokens_[marker].parent)
         fail(marker,
              "a __shared__ variable has no initialiser, let a thread write it in front of a __syncthreads()");
+    is_in_function(marker) ? static_shared(marker, declaration) : shared_at_file_scope(marker, declaration);
+  }
+
+  // The declaration's variables become members of a struct, whose types and alignments say how each one is
+  // laid out, and references to where they lie:
+  //   struct flashsteps_shared_7 { float a[4], b; };
+  //   struct flashsteps_shared_7_a { static constexpr const char* name() { return "a"; } };
+  //   auto& a = ::emulator::program::shared<flashsteps_shared_7_a, 7, decltype(flashsteps_shared_7::a),
+  //   ...>();
+  void static_shared(size_t marker, const Declaration& declaration) {
+    const std::vector<std::string> names = names_of(declaration);
+    if (names.empty())
+      fail(marker,
+           "the emulator knows no __shared__ pointers to arrays or functions, declare a type for them");
+    const std::string type = "flashsteps_shared_" + std::to_string(marker);
+    for (const size_t i : declaration.alignments) becomes_[i] = "";
+    for (const size_t i : declaration.all)
+      if (text(i) == "static") becomes_[i] = "";
+    becomes_[marker] = "";
+    becomes_[declaration.all[0]].insert(0, "struct " + type + " { " + joined(declaration.alignments) + " ");
+    std::string& end = becomes_[declaration.all.back() + 1];  // the semicolon
+    end += " };";
+    size_t place = marker;  // in the source
+    for (const std::string& name : names) {
+      const std::string its = type + "_" + name, member = type + "::" + name;
+      end += " struct " + its + " { static constexpr const char* name() { return \"" + name + "\"; } };";
+      end += " [[maybe_unused]] auto& " + name + " = ::emulator::program::shared<" + its + ", " +
+             std::to_string(place++) + ", decltype(" + member + "), __alignof__(((" + type + "*)nullptr)->" +
+             name + ")>();";
+      capture_in_lambdas(declaration.all.back(), name);
+    }
+  }
+
+  // In front of [, a comma or the end of the declaration; not what stands in <> or in brackets.
+  std::vector<std::string> names_of(const Declaration& declaration) const {
+    std::vector<std::string> names;
+    const size_t parent = tokens_[declaration.all[0]].parent;
+    int depth = 0;
+    bool is_in_declarator = false;  // behind its name
+    for (const size_t i : declaration.plain) {
+      if (tokens_[i].parent != parent) continue;
+      depth += text(i) == "<" ? 1 : text(i) == ">" ? -1 : 0;
+      if (depth > 0) continue;
+      if (text(i) == ",") is_in_declarator = false;
+      if (is_in_declarator || !is_name(i)) continue;
+      const size_t next = behind_attributes(i + 1);
+      if (!in(text(next), {"[", ",", ";"})) continue;
+      names.emplace_back(text(i));
+      is_in_declarator = true;
+    }
+    return names;
+  }
+  size_t behind_attributes(size_t i) const {
+    for (size_t end; (end = behind_attribute(i)) != i;) i = end;
+    return i;
+  }
+
+  // No lambda captures a variable that is static, but a reference it must.
+  void capture_in_lambdas(size_t begin, const std::string& name) {
+    const size_t block = tokens_[begin].parent;
+    const size_t block_end = block == kNone ? tokens_.size() : match(block);
+    for (size_t i = begin; i < std::min(block_end, tokens_.size()); ++i) {
+      const bool is_lambda = text(i) == "[" && text(i + 1) != "[" && text(i - 1) != "[" &&
+                             match(i) != kNone && !is_name(i - 1) && !in(text(i - 1), {")", "]"}) &&
+                             text(i + 1) != "&";
+      if (!is_lambda) continue;
+      const size_t body = body_behind(match(i));
+      if (text(body) != "{" || match(body) == kNone) continue;
+      bool is_used = false;
+      for (size_t j = body; j < match(body); ++j) is_used |= text(j) == name && text(j - 1) != ".";
+      if (!is_used) continue;
+      const bool is_empty = match(i) == i + 1;
+      becomes_[match(i)].insert(0, (is_empty ? "&" : ", &") + name);
+    }
+  }
+
+  // The next { behind this, but for what stands in parentheses, or the ; in front of it.
+  size_t body_behind(size_t i) const {
+    while (++i < tokens_.size() && !in(text(i), {"{", ";", ")"}))
+      if (text(i) == "(" && match(i) != kNone) i = match(i);
+    return i;
+  }
+
+  // There it lies with the host's thread-local variables.
+  void shared_at_file_scope(size_t marker, const Declaration& declaration) {
     // g++ takes `static` once, and alignas in front of all other specifiers.
     for (const size_t i : declaration.all)
       if (text(i) == "static") becomes_[i] = "";
@@ -361,22 +457,48 @@ class Translator {
       return type + (row.empty() ? "*" + what : " (*" + what + ")" + row);
     };
     std::string pointer = pointer_to(" const " + name);
+    // With one element, it says how the memory is aligned.
+    const std::string array = "flashsteps_dynamic_" + std::to_string(marker);
+    std::string first = "struct " + array + " { " + joined(declaration.alignments) + " ";
+    for (const size_t i : declaration.all) {
+      const bool is_specifier = in(text(i), {"extern", "static", "__flashsteps_shared__"});
+      if (is_specifier || std::ranges::count(declaration.alignments, i) > 0) continue;
+      first += std::string(text(i)) + (i == *bracket ? "1" : in(text(i), {"[", "::"}) ? "" : " ");
+    }
+    first += "; };";
     if (is_in_function(marker)) {
-      pointer += " = reinterpret_cast<" + pointer_to("") + ">(::emulator::program::smem)";
+      pointer = first + " " + pointer + " = reinterpret_cast<" + pointer_to("") +
+                ">(::emulator::program::dynamic<" + array + ">())";
     } else {  // there no initialiser would find the running CTA's: it is the same variable by another name
       pointer = "extern constinit thread_local " + pointer +
-                " __asm__(\"_ZN8emulator4cuda4smemE\") __attribute__((tls_model(\"initial-exec\")))";
+                " __asm__(\"_ZN8emulator4cuda4smemE\") __attribute__((tls_model(\"initial-exec\"))); " +
+                first + " static const ::emulator::program::DynamicAlignment " + array +
+                "_alignment(alignof(" + array + "))";
     }
     for (const size_t i : declaration.all) becomes_[i] = "";
     becomes_[declaration.all[0]] = pointer;
+  }
+
+  // ---------------------------------------------------------------- __cluster_dims__(x, y, z)
+  // Its numbers move into the kernel, where who launches it finds them. A declaration needs none.
+  void cluster_dims(size_t marker) {
+    const size_t open = marker + 1, close = match(open);
+    if (text(open) != "(" || close == kNone) return;
+    std::string dims;
+    for (const size_t i : range(open + 1, close)) dims += std::string(text(i)) + " ";
+    for (const size_t i : range(marker, close + 1)) becomes_[i] = "";
+    const size_t body = body_behind(close);
+    if (text(body) == "{") becomes_[body] += " ::emulator::program::cluster_dims<" + dims + ">();";
   }
 
   Declaration declaration_around(size_t marker) const {
     Declaration found;
     size_t i = declaration_begin(marker);
     while (i < tokens_.size() && text(i) != ";") {
-      const size_t end = std::max(behind_attribute(i), i + 1);
-      const bool is_plain = end == i + 1 && !in(text(i), {"extern", "static", "__flashsteps_shared__"});
+      const bool is_body = text(i) == "{" && match(i) != kNone;  // of a struct without a name
+      const size_t end = is_body ? match(i) + 1 : std::max(behind_attribute(i), i + 1);
+      const bool is_plain =
+          !is_body && end == i + 1 && !in(text(i), {"extern", "static", "__flashsteps_shared__"});
       found.is_extern = found.is_extern || text(i) == "extern";
       if (is_plain) found.plain.push_back(i);
       for (const bool aligns = text(i) == "alignas"; i < end; ++i) {

@@ -142,10 +142,18 @@ void build(const Options& options, const Folder& folder, const std::string& prog
     throw UsageError(error.what());
   }
   write_file(folder / "translated.ii", translated);
-  compile(flags, {"-fpreprocessed", "-c", folder / "translated.ii", "-o", folder / "translated.o"});
+  // With a section for each function and the relocations, a launch finds the __shared__ variables of a
+  // kernel.
+  compile(flags, {"-fpreprocessed", "-ffunction-sections", "-c", folder / "translated.ii", "-o",
+                  folder / "translated.o"});
   // Without the flags: -fsanitize=thread would add ThreadSanitizer's own runtime.
-  compile({FLASHSTEPS_GCC},
-          {folder / "translated.o", "-o", program, FLASHSTEPS_EMULATOR_LIBRARY, "-pthread", "-ldl"});
+  compile(
+      {FLASHSTEPS_GCC},
+      {folder / "translated.o", "-o", program, FLASHSTEPS_EMULATOR_LIBRARY, "-Wl,--emit-relocs", "-pthread",
+       "-ldl",
+       // See device_heap.cpp.
+       "-Wl,--wrap=malloc,--wrap=free,--wrap=_Znwm,--wrap=_Znam,--wrap=_ZdlPv,--wrap=_ZdaPv,--wrap=_ZdlPvm,"
+       "--wrap=_ZdaPvm,--wrap=__assert_fail"});
 }
 
 // Runs the program, and returns what that says about it.

@@ -13,8 +13,12 @@ from test_program import FLASHSTEPS, PATIENCE, run
 PROGRAMS = Path(__file__).resolve().parent / "emulate"
 RIGHT = [
     "bytes",
+    "clusters",
     "constants_and_streams",
+    "cuda_barrier",
+    "device_heap",
     "dynamic_shared",
+    "grid_sync",
     "groups",
     "ptx_bulk_copy",
     "ptx_gemm",
@@ -23,14 +27,33 @@ RIGHT = [
     "ptx_wgmma",
     "reduce",
     "runtime",
+    "static_shared",
     "templates",
     "vector_add",
 ]
 # What is found: a launch, and text of the lines that are named.
 WRONG = {
+    "barrier_missing_wait": [
+        ("arrives<<<", "is not ordered after the read", ["// a copy", "// before the wait"]),
+        ("reads<<<", "race on shared memory at `tile`", ["// a group's copy", "// and no wait"]),
+    ],
     "byte_race": [("rotate<<<", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[(threadIdx"])],
+    "missing_cluster_waits": [
+        ("neighbours<<<", "of the cluster has exited, and its shared memory with it", ["// of a CTA that may be"]),
+        ("overwrites<<<", "race on shared memory at `tile`", ["// before", "// or behind this"]),
+        ("without_grid_sync, dim3", "race between CTAs on global memory", ["by each block", "of the other block"]),
+    ],
+    "device_asserts": [
+        ("asserts<<<", "the assertion `int(threadIdx.x) < n` does not hold", ["// a promise"]),
+        ("traps<<<", "__trap()", ["__trap();"]),
+        ("frees_twice<<<", "which is free, or which no malloc() of a kernel has returned", ["// again"]),
+        ("writes_beyond<<<", "global memory access out of bounds", ["// far away"]),
+    ],
     "missing_barrier": [("reverse<<<", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[127 -"])],
-    "out_of_bounds": [("fill<<<", "0 bytes after the end of an allocation of 4000 bytes", ["if (i <= n)"])],
+    "out_of_bounds": [
+        ("fill<<<", "0 bytes after the end of an allocation of 4000 bytes", ["if (i <= n)"]),
+        ("shift<<<", "smem + 0, but the launch asked for 0 bytes, and the 512 of __shared__ variables", ["neighbour"]),
+    ],
     "ptx_missing_wait": [
         ("sum_tiles<<<", "last cp_async_wait leaves it pending", ["tiles[tile % 2][i]", "cp.async.ca"])
     ],
@@ -129,10 +152,9 @@ int main() { sum<<<1, 1>>>(nullptr, 0); }
     [
         ('__global__ void f() { asm("vadd 0;"); }', "program.cu:1: PTX: the emulator does not know `vadd 0`"),
         ("int main() { return x; }", "program.cu:1:21: error: 'x' was not declared"),
-        ("__global__ void __cluster_dims__(2) f() {}", "clusters are not supported by flashsteps emulate"),
         (
-            "__global__ void f() {}\nint main() { cudaLaunchKernel((void*)f, 1, 32, nullptr); }",
-            "program.cu:2:30: error: call to 'emulator::cuda::cudaLaunchKernel' declared with attribute error: "
+            "__global__ void f() {}\nint main() { void* g = (void*)f; cudaLaunchKernel(g, 1, 32, nullptr); }",
+            "program.cu:2:50: error: call to 'emulator::cuda::cudaLaunchKernel' declared with attribute error: "
             "give cudaLaunchKernel the kernel itself, without a cast to void*",
         ),
     ],

@@ -162,28 +162,80 @@ TEST_CASE("translate: a launch's place is the one that the last marker says") {
   CHECK(contains(text, "{\"a.cu\", 74}"));
 }
 
-TEST_CASE("translate: static shared memory") {
+// What a declaration of `names` in a function becomes whose marker is token `number`.
+std::string static_variables(int number, const std::string& members, const std::vector<std::string>& names) {
+  const std::string type = "flashsteps_shared_" + std::to_string(number);
+  std::string text = "struct " + type + " { " + members + "; };";
+  for (const std::string& name : names) {
+    const std::string its = type + "_" + name;
+    text += " struct " + its + " { static constexpr const char* name() { return \"" + name +
+            "\"; } }; [[maybe_unused]] auto& " + name + " = ::emulator::program::shared<" + its + ", " +
+            std::to_string(number++) + ", decltype(" + type + "::" + name + "), __alignof__(((" + type +
+            "*)nullptr)->" + name + ")>();";
+  }
+  return text;
+}
+
+TEST_CASE("translate: static shared memory in a function") {
+  const auto becomes = [](const std::string& declaration, const std::string& result) {
+    CHECK(tidied(translated("{ " + declaration + " }")) == tidied("{ " + result + " }"));
+  };
+  becomes("__flashsteps_shared__ float a[4], *b, c[2][3];",
+          static_variables(1, "float a[4], *b, c[2][3]", {"a", "b", "c"}));
+  becomes("volatile __flashsteps_shared__ T a;", static_variables(2, "volatile T a", {"a"}));
+  becomes("static __flashsteps_shared__ int a;", static_variables(2, "int a", {"a"}));
+  becomes("__flashsteps_shared__ alignas(16) alignas(T) char a[4];",
+          static_variables(1, "alignas(16) alignas(T) char a[4]", {"a"}));
+  becomes("__flashsteps_shared__ __attribute__((aligned(16))) char a[4];",
+          static_variables(1, "__attribute__((aligned(16))) char a[4]", {"a"}));
+  becomes("__flashsteps_shared__ a::B<C<int, 4>, d> a[N == 3], b;",
+          static_variables(1, "a::B<C<int, 4>, d> a[N == 3], b", {"a", "b"}));
+  becomes("__flashsteps_shared__ struct { int x, y[2]; } a __attribute__((aligned(8)));",
+          static_variables(1, "struct { int x, y[2]; } a __attribute__((aligned(8)))", {"a"}));
+  CHECK(refusal_of("void f() { __flashsteps_shared__ float (*a)[4]; }") ==
+        "a.cu:1: the emulator knows no __shared__ pointers to arrays or functions, declare a type for them");
+}
+
+TEST_CASE("translate: lambdas have a static shared variable without capturing it") {
+  const auto capture_of = [](const std::string& lambda) {
+    const std::string text = translated("{ __flashsteps_shared__ int a; " + lambda + " }");
+    return text.substr(text.rfind(">();") + 5);
+  };
+  CHECK(capture_of("f = [](int i) { a = i; };") == "f = [&a](int i) { a = i; }; }");
+  CHECK(capture_of("f = [=] { return x[a]; };") == "f = [=, &a] { return x[a]; }; }");
+  for (const char* lambda : {"f = [&](int i) { a = i; };", "f = [=] { b; };", "b[1] = { a };"})
+    CHECK(capture_of(lambda) == std::string(lambda) + " }");
+}
+
+TEST_CASE("translate: static shared memory outside of functions") {
   const std::string is = "static constinit thread_local";
   CHECK(tidied(translated("__flashsteps_shared__ float a[4], b[4];")) == tidied(is + " float a[4], b[4];"));
-  CHECK(tidied(translated("{ volatile __flashsteps_shared__ T a; }")) ==
-        tidied("{ volatile " + is + " T a; }"));
   CHECK(tidied(translated("static __flashsteps_shared__ int a;")) == tidied(" " + is + " int a;"));
-  CHECK(tidied(translated("__flashsteps_shared__ static int a;")) == tidied(is + "  int a;"));
-  CHECK(tidied(translated("x = 1; __flashsteps_shared__ alignas(16) alignas(T) char a[4];")) ==
-        tidied("x = 1; alignas(16) alignas(T) " + is + "   char a[4];"));
   CHECK(tidied(translated("alignas(16) __flashsteps_shared__ char a[4];")) ==
         tidied("alignas(16)  " + is + " char a[4];"));
-  CHECK(tidied(translated("if (x) { } __flashsteps_shared__ __attribute__((aligned(16))) char a[4];")) ==
-        tidied("if (x) { } " + is + " __attribute__((aligned(16))) char a[4];"));
   CHECK(tidied(translated("[[maybe_unused]] __flashsteps_shared__\nchar a[4];")) ==
         tidied("[[maybe_unused]] " + is + "\nchar a[4];"));
-  CHECK(tidied(translated("case 0: float __flashsteps_shared__ a[N == 3];")) ==
-        tidied("case 0: float " + is + " a[N == 3];"));
+}
+
+TEST_CASE("translate: a launch by cudaLaunchKernel takes the kernel without a cast") {
+  CHECK(tidied(translated("check(cudaLaunchKernel((void *)f<int>, 1, 32, a));")) ==
+        tidied("check(cudaLaunchKernel(f<int>, 1, 32, a));"));
+  CHECK(tidied(translated("cudaLaunchCooperativeKernel((const void*)f, 1, 32, a);")) ==
+        tidied("cudaLaunchCooperativeKernel(f, 1, 32, a);"));
+  CHECK(is_unchanged("cudaLaunchKernel((f), 1, 32, a);"));
+}
+
+TEST_CASE("translate: the cluster of a kernel") {
+  CHECK(tidied(translated("void __flashsteps_cluster_dims__(2, N, 1) f(int x = g({1})) { h(); }")) ==
+        tidied("void f(int x = g({1})) { ::emulator::program::cluster_dims<2 , N , 1 >(); h(); }"));
+  CHECK(tidied(translated("void __flashsteps_cluster_dims__(2) f(); void g() {}")) ==
+        tidied("void f(); void g() {}"));
 }
 
 TEST_CASE("translate: dynamic shared memory in a function is a pointer") {
   const auto pointer = [](const std::string& to) {
-    return to + "* const a = reinterpret_cast<" + to + "*>(::emulator::program::smem)";
+    return " " + to + "* const a = reinterpret_cast<" + to +
+           "*>(::emulator::program::dynamic<flashsteps_dynamic_";
   };
   for (const auto& [declaration, type] : std::vector<std::pair<std::string, std::string>>{
            {"extern __flashsteps_shared__ float a[]", "float"},
@@ -201,14 +253,19 @@ TEST_CASE("translate: dynamic shared memory in a function is a pointer") {
     const std::string result = translated("void f() { g(); " + declaration + "; }");
     CHECK(result.substr(0, 16) == "void f() { g(); ");
     const std::string replaced = result.substr(16);
-    CHECK(replaced.starts_with(pointer(type)));
-    CHECK(replaced.find_first_not_of(' ', pointer(type).size()) == replaced.find(';'));
+    CHECK(replaced.starts_with("struct flashsteps_dynamic_"));
+    CHECK(contains(replaced, pointer(type)));
+    CHECK(contains(replaced, "a [1"));
+    CHECK(contains(replaced, "alignas") == contains(declaration, "alignas"));
+    CHECK(contains(replaced, "aligned") == contains(declaration, "aligned"));
     CHECK(replaced.ends_with("; }"));
   }
   CHECK(contains(translated("void f() { extern __flashsteps_shared__ float a[][33]; }"),
                  "float (* const a)[33] = reinterpret_cast<float (*)[33]>("));
-  CHECK(translated("void f() {\n#pragma unroll 1\nextern\n__flashsteps_shared__ T a[];\n}\n")
-            .starts_with("void f() {\n#pragma unroll 1\n" + pointer("T") + "\n"));
+  const std::string lines =
+      translated("void f() {\n#pragma unroll 1\nextern\n__flashsteps_shared__ T a[];\n}\n");
+  CHECK(lines.starts_with("void f() {\n#pragma unroll 1\nstruct "));
+  CHECK(lines.ends_with(">())\n  ;\n}\n"));
 }
 
 TEST_CASE("translate: dynamic shared memory outside of functions is a pointer, too") {
@@ -222,7 +279,7 @@ TEST_CASE("translate: dynamic shared memory outside of functions is a pointer, t
   for (const char* before :
        {"namespace { void f() { ", "struct S { void f() const { ", "auto f = [] { if (x) { "})
     CHECK(translated(std::string(before) + "extern __flashsteps_shared__ float4 a[];")
-              .starts_with(std::string(before) + "float4* const a = "));
+              .starts_with(std::string(before) + "struct flashsteps_dynamic_"));
 }
 
 TEST_CASE("translate: __noinline__ becomes an attribute") {
@@ -338,8 +395,12 @@ TEST_CASE("translate: a small program") {
                           "}\n")) ==
         tidied("template <int BLOCK>\n"
                " void reduce(const float* in, float* out, int n) {\n"
-               "  float* const smem = reinterpret_cast<float*>(::emulator::program::smem)    ;\n"
-               "  static constinit thread_local float total;\n"
+               "  struct flashsteps_dynamic_31 { __attribute__((aligned(16))) float smem [1]; }; float* "
+               "const smem = "
+               "reinterpret_cast<float*>(::emulator::program::dynamic<flashsteps_dynamic_31>())    ;\n"
+               "  " +
+               static_variables(37, "float total", {"total"}) +
+               "\n"
                "  for (int s = BLOCK >> 1; s > 0; s >>= 1)\n"
                "    if (threadIdx.x < s) smem[threadIdx.x] += smem[threadIdx.x + s];\n"
                "}\n"

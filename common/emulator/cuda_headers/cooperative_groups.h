@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "common/cluster.h"
 #include "common/cuda.h"
 
 namespace emulator::cuda::cooperative_groups {
@@ -134,14 +135,19 @@ void sync(const Group& group, Location at = Location::current()) {
   group.sync(at);
 }
 
-// All threads of the launch. They cannot wait for each other.
+// All threads of the launch. They wait for each other where the launch is cooperative, which steps' are not.
 class grid_group {
  public:
+#ifdef FLASHSTEPS_CUDA_PROGRAM
+  static void sync(Location at = Location::current()) { grid_sync(at); }
+  static bool is_valid() { return is_cooperative_launch(); }
+#else
   template <typename T = void>
   static void sync() {
     static_assert(sizeof(T*) == 0, "the CTAs of a grid do not wait for each other, launch two kernels");
   }
   static bool is_valid() { return false; }
+#endif
   static unsigned long long num_blocks() { return 1ull * gridDim.x * gridDim.y * gridDim.z; }
   static unsigned long long block_rank() {
     return (1ull * blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
@@ -157,10 +163,54 @@ class grid_group {
 };
 inline grid_group this_grid() { return {}; }
 
+#ifdef FLASHSTEPS_CUDA_PROGRAM
+class cluster_group {
+ public:
+  struct arrival_token {};
+  static void sync(Location at = Location::current()) {
+    flashsteps::cluster_arrive(at);
+    flashsteps::cluster_wait(at);
+  }
+  static arrival_token barrier_arrive(Location at = Location::current()) {
+    flashsteps::cluster_arrive(at);
+    return {};
+  }
+  static void barrier_wait(Location at = Location::current()) { flashsteps::cluster_wait(at); }
+  static void barrier_wait(arrival_token&&, Location at = Location::current()) {
+    flashsteps::cluster_wait(at);
+  }
+  static unsigned block_rank() { return unsigned(cluster_rank()); }
+  static unsigned num_blocks() { return unsigned(cluster_size()); }
+  static dim3 dim_blocks() { return cluster_dim(); }
+  static dim3 block_index() {
+    const uint3 size = cluster_dim();
+    return {blockIdx.x % size.x, blockIdx.y % size.y, blockIdx.z % size.z};
+  }
+  static unsigned num_threads() { return num_blocks() * thread_block::num_threads(); }
+  static unsigned size() { return num_threads(); }
+  static unsigned thread_rank() {
+    return block_rank() * thread_block::num_threads() + thread_block::thread_rank();
+  }
+  static dim3 dim_threads() {
+    const uint3 size = cluster_dim();
+    return {size.x * blockDim.x, size.y * blockDim.y, size.z * blockDim.z};
+  }
+  // What the CTA of this rank has where the running one has this.
+  template <typename T>
+  static T* map_shared_rank(T* shared, int rank, Location at = Location::current()) {
+    return static_cast<T*>(in_cluster(shared, rank, at));
+  }
+  static unsigned query_shared_rank(const void* shared, Location at = Location::current()) {
+    return unsigned(rank_of_shared(shared, at));
+  }
+};
+inline cluster_group this_cluster() { return {}; }
+#else
 template <typename T = void>
 void this_cluster() {
   static_assert(sizeof(T*) == 0, "use launch_clusters() of common/launch.h, and common/cluster.h");
 }
+#endif
 // The lanes of a warp that come here together: their ranks leave no gaps, whichever lanes they are.
 class coalesced_group {
  public:
