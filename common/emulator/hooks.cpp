@@ -98,12 +98,12 @@ void check_shared(const char* op, const void* pointer, size_t bytes, size_t alig
   const Space space = check_access(address, bytes, write, {.pc = pc});
   if (space != Space::kShared) {
     fail(Bug::kSharedOutOfBounds, *self)
-        << op << " at " << describe(pc) << ": the address is not in shared memory";
+        << op << " at " << Place{.pc = pc} << ": the address is not in shared memory";
   }
   if (address % alignment != 0) {
     const uintptr_t offset = address - uintptr_t(cta->smem);
     const bool is_dynamic = offset < kMaxSmemBytes;  // otherwise in a __shared__ variable
-    fail(Bug::kMisaligned, *self) << op << " at " << describe(pc) << ": the address"
+    fail(Bug::kMisaligned, *self) << op << " at " << Place{.pc = pc} << ": the address"
                                   << (is_dynamic ? " smem + " + std::to_string(offset) : "")
                                   << " is not a multiple of " << alignment;
   }
@@ -125,7 +125,7 @@ void touch_global(const char* op, uintptr_t address, size_t bytes, uintptr_t pc)
   const InRuntime in_runtime;
   if (check_access(address, bytes, false, {.pc = pc}) != Space::kGlobal) {
     fail(Bug::kGlobalOutOfBounds, *self)
-        << op << " at " << describe(pc) << ": the source is not in global memory";
+        << op << " at " << Place{.pc = pc} << ": the source is not in global memory";
   }
   log_access({address, site_of(pc), uint8_t(bytes), /*shared=*/false, /*write=*/false, /*async=*/true});
   if (cta->options.race_detector) global_access(address, bytes, false, site_of(pc));

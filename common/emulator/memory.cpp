@@ -285,8 +285,9 @@ class StaticShared {
       failure << separator << demangled(variables[i].name) << " of " << variables[i].bytes;
       separator = ", ";
     }
-    failure << ". Use smem of common/launch.h, of which a launch can have up to " << kMaxSmemBytes
-            << " bytes";
+    failure << ". " << ReportWriter::Advice() << "Use "
+            << word("smem of common/launch.h", "extern __shared__ memory")
+            << ", of which a launch can have up to " << kMaxSmemBytes << " bytes";
   }
 
   void poison() {
@@ -404,10 +405,11 @@ bool is_global(uintptr_t address, size_t bytes) { return find_range_of(address, 
 
 void check_previous_kernel(uintptr_t address, size_t bytes, bool write, const Place& place) {
   if (!cta->order.previous_runs) return;
-  fail(Bug::kRace, *self) << "race with the previous kernel on global memory at " << describe_address(address)
-                          << ": " << describe_access(bytes, write) << " at " << describe(place)
-                          << ", and no thread of this CTA has called griddepcontrol_wait() before, so that "
-                             "kernel may still run";
+  fail(rule_named("race-with-previous-kernel"), *self)
+      << "race with the previous kernel on global memory at "
+      << ReportWriter::Address{describe_address(address)} << ": " << describe_access(bytes, write) << " at "
+      << place << ", and no thread of this CTA has called griddepcontrol_wait() before, so that kernel may "
+      << "still run";
 }
 
 // Than in dynamic shared memory.
@@ -417,7 +419,7 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
   if (StaticShared& shared = static_shared(); shared.block().holds(address, bytes)) {
     if (!write && is_coordinate(address)) return Space::kPrivate;
     if (c.has_neighbours) {
-      fail(Bug::kCluster, *self) << describe_access(bytes, write) << " at " << describe(place)
+      fail(Bug::kCluster, *self) << describe_access(bytes, write) << " at " << place
                                  << ": the emulator cannot tell the __shared__ variables of a cluster's CTAs "
                                     "apart. Let the kernel lay them out in smem";
     }
@@ -429,7 +431,7 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
     if (range->is_variable && c.options.variables_are_constant) {
       if (!write) return Space::kGlobal;  // and not remembered: a write may follow
       fail(Bug::kVariable, *self)
-          << describe_access(bytes, write) << " at " << describe(place)
+          << describe_access(bytes, write) << " at " << place
           << ": a variable of the program. Two calls at a time, on two streams, would share it. What a call "
              "needs for itself is in AttentionCall::workspace and counters";
     }
@@ -441,8 +443,8 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
   if (is_near_smem(address)) {
     fail(Bug::kSharedOutOfBounds, *self)
         << "shared memory access out of bounds: " << describe_access(bytes, write) << " at "
-        << describe_smem_offset(address) << ", but the launch asked for " << c.smem_bytes << " bytes, at "
-        << describe(place);
+        << ReportWriter::Address{describe_smem_offset(address)} << ", but the launch asked for "
+        << c.smem_bytes << " bytes, at " << place;
   }
   if (!write) {
     if (Extent{uintptr_t(c.launch->arguments), c.launch->argument_bytes}.holds(address, bytes))
@@ -451,15 +453,15 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
   }
   fail(Bug::kGlobalOutOfBounds, *self)
       << "global memory access out of bounds: " << describe_access(bytes, write) << " at "
-      << describe_foreign_address(address) << ", at " << describe(place);
+      << ReportWriter::Address{describe_foreign_address(address)} << ", at " << place;
 }
 
 void check_alignment(uintptr_t address, size_t bytes, bool write, const Place& place) {
   if (address % bytes == 0) return;
   fail(Bug::kMisaligned, *self) << "misaligned access: " << describe_access(bytes, write) << " at "
-                                << (is_near_smem(address) ? describe_smem_offset(address)
-                                                          : describe_address(address))
-                                << ", which is not a multiple of " << bytes << ", at " << describe(place);
+                                << ReportWriter::Address{is_near_smem(address) ? describe_smem_offset(address)
+                                                                               : describe_address(address)}
+                                << ", which is not a multiple of " << bytes << ", at " << place;
 }
 
 }  // namespace emulator
