@@ -152,7 +152,10 @@ void MbarrierTable::complete_if_done(int number, const Fiber& who) {
   Mbarrier& barrier = table_[size_t(number)];
   if (barrier.missing > 0) return;
   if (barrier.tx < 0) {
-    fail(Bug::kBadExpectTx, who).also(barrier.initialised)
+    fail(Bug::kBadExpectTx, who)
+            .also(barrier.copied.back().at)
+            .also(barrier.last_announced.at)
+            .also(barrier.initialised)
         << "phase " << barrier.phase << " of " << describe_initialised(barrier)
         << ": all have arrived and announced " << sum(barrier.announced) << " bytes, but copies have brought "
         << sum(barrier.copied) << ". Announced: " << describe_bytes(barrier.announced)

@@ -95,8 +95,7 @@ std::string first_place_outside(const std::string& frames) {
     if (innermost.empty()) innermost = place;
     // In a program of somebody's own these headers have their whole path.
     const auto is_in = [&](const char* folder) { return ("/" + place).find(folder) != std::string::npos; };
-    const bool is_emulators = is_in("/common/emulator/") && !is_in("/common/emulator/tests/");
-    if (!is_emulators && !is_in("/common/wmma.h")) return place;
+    if (!is_in("/common/emulator/") || is_in("/common/emulator/tests/")) return place;
   }
   return innermost;
 }

@@ -595,9 +595,9 @@ SharedRaces::Time SharedRaces::load_issued(int mbarrier, const Fiber& who, uintp
         if (!is_over(cell.write)) report(who, at, cell.write, true, now, true);
         for (const Epoch read : cell.reads) {
           if (!is_over(read)) report(who, at, read, false, now, true);
-          check_fence(who, known.fenced, at, read, false, site, true);
+          check_fence(who, known, at, read, false, site, true);
         }
-        check_fence(who, known.fenced, at, cell.write, true, site, true);
+        check_fence(who, known, at, cell.write, true, site, true);
       }
       at += kBlockBytes / cells.size();
     }
@@ -618,7 +618,7 @@ void SharedRaces::store_issued(const Fiber& who, uintptr_t address, size_t bytes
   for_each_block(address, bytes, [&](Block&, std::span<Cell> cells, bool) {
     for (const Cell& cell : cells) {
       if (cell.write != checked) {
-        check_fence(who, knowledge_of(who).fenced, at, cell.write, true, site, false);
+        check_fence(who, knowledge_of(who), at, cell.write, true, site, false);
       }
       checked = cell.write;
       at += kBlockBytes / cells.size();
@@ -674,7 +674,7 @@ void SharedRaces::product_reads(int warp, Time issued, uintptr_t address, Site s
       // The warp reads as one, so one lane's fence does for all.
       if (!is_asynchronous(cell.write)) {
         const Fiber& any = cta->fiber(warp, 0);
-        check_fence(any, knowledge_of(any).fenced, address, cell.write, true, site, false, "wgmma");
+        check_fence(any, knowledge_of(any), address, cell.write, true, site, false, "wgmma");
       }
       // Of a warp's products the latest is complete last.
       const Epoch other = cell.reads[0];
@@ -706,15 +706,16 @@ void SharedRaces::check_store_sources(const Fiber& who, uintptr_t address, size_
   }
 }
 
-void SharedRaces::check_fence(const Fiber& who, const Clock& fenced, uintptr_t address, Epoch earlier,
+void SharedRaces::check_fence(const Fiber& who, const KnowledgeOfCta& known, uintptr_t address, Epoch earlier,
                               bool earlier_write, Site site, bool overwrites, const char* who_does) const {
-  if (is_asynchronous(earlier) || knows(fenced, earlier)) return;
+  if (is_asynchronous(earlier) || knows(known.fenced, earlier)) return;
   const bool by_store =
       std::find(store_sites_.begin(), store_sites_.end(), Site(earlier)) != store_sites_.end();
   if (by_store) return;
+  const bool is_own = &cta_of(who) == cta;
+  if (!knows(known.happened, earlier) && !(is_own && is_by(who, earlier))) return;
   const Place earlier_place = place_of(site_of_epoch(earlier));
   if (!is_news(rule_of(Bug::kProxyFence), place_of(site), earlier_place)) return;
-  const bool is_own = &cta_of(who) == cta;
   remark(rule_of(Bug::kProxyFence), who)
       << "the " << who_does << " at " << place_of(site) << (overwrites ? " overwrites" : " reads")
       << " shared memory at " << Address{describe_shared(address)}

@@ -293,8 +293,8 @@ class SharedRaces {
   void forget_everything();  // with the whole cluster
 
   void check_store_sources(const Fiber& who, uintptr_t address, size_t bytes, Site site) const;
-  // `fenced`: what the thread knows to be.
-  void check_fence(const Fiber& who, const Clock& fenced, uintptr_t address, Epoch earlier,
+  // `known`: to the thread. What is not is a race, which has been reported.
+  void check_fence(const Fiber& who, const KnowledgeOfCta& known, uintptr_t address, Epoch earlier,
                    bool earlier_write, Site site, bool overwrites, const char* who_does = "copy") const;
   // Returns only where the launch goes on after reports.
   [[gnu::cold]] void report(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,

@@ -3,26 +3,28 @@
 
 #include <cstdio>
 
-constexpr int N = 64;
+constexpr int N = 64, BLOCKS = 8;
 
-__global__ void smooth(const float* in, float* out, int* num_done) {
+__global__ void shift(const float* in, float* out, int* num_done) {
   __shared__ float tile[N];
-  tile[threadIdx.x] = in[blockIdx.x * N + threadIdx.x];
-  const float left = tile[(threadIdx.x + N - 1) % N];  // without a barrier
-  __syncthreads();
-  for (int i = 0; i < 1000; i++) tile[threadIdx.x / 2] += left;  // two threads for each
-  if (threadIdx.x == 0) *num_done += 1;                          // by every block
-  __syncthreads();
-  if (tile[threadIdx.x] > -1) out[blockIdx.x * N + threadIdx.x] = left;
+  const int i = blockIdx.x * N + threadIdx.x;
+  tile[threadIdx.x] = in[i];
+  const float other = tile[N - 1 - threadIdx.x];     // without a barrier
+  for (int k = 0; k < 100; k++) out[i - 1] = other;  // before the first one: this ends block 0 alone
+  if (threadIdx.x == 0) *num_done += 1;              // by every block
 }
 
 int main() {
-  float* data;
+  float *in, *out;
   int* num_done;
-  cudaMallocManaged(&data, 16 * N * sizeof(float));
+  cudaMallocManaged(&in, BLOCKS * N * sizeof(float));
+  cudaMallocManaged(&out, BLOCKS * N * sizeof(float));
   cudaMallocManaged(&num_done, sizeof(int));
-  for (int i = 0; i < 8 * N; i++) data[i] = float(i);
+  for (int i = 0; i < BLOCKS * N; i++) in[i] = float(i);
   *num_done = 0;
-  smooth<<<8, N>>>(data, data + 8 * N, num_done);
-  printf("%s, %d\n", cudaGetErrorString(cudaDeviceSynchronize()), *num_done > 0);
+  shift<<<BLOCKS, N>>>(in, out, num_done);
+  printf("%s\n", cudaGetErrorString(cudaDeviceSynchronize()));
+  cudaFree(in);
+  cudaFree(out);
+  cudaFree(num_done);
 }
