@@ -363,14 +363,14 @@ std::string describe_foreign_address(uintptr_t address) {
   if (before != nullptr && address < before->begin + before->bytes) {
     return description + ", which runs over the end of an " + allocation(*before);
   }
-  if (before != nullptr && address - (before->begin + before->bytes) < kNear) {
-    const uintptr_t distance = address - (before->begin + before->bytes);
+  const uintptr_t to_next = next != end ? next->begin - address : kNear;
+  const uintptr_t distance = before != nullptr ? address - (before->begin + before->bytes) : kNear;
+  if (distance < std::min(kNear, to_next)) {
     return description + ", " + std::to_string(distance) + " bytes after the end of an " +
            allocation(*before);
   }
-  if (next != end && next->begin - address < kNear) {
-    return description + ", " + std::to_string(next->begin - address) + " bytes before an " +
-           allocation(*next);
+  if (to_next < kNear) {
+    return description + ", " + std::to_string(to_next) + " bytes before an " + allocation(*next);
   }
   return description + ", with no allocation near it";
 }
