@@ -223,6 +223,8 @@ def test_what_cannot_be_compiled_is_said_at_its_line(tmp_path: Path, text: str, 
 
 def test_wrong_use(tmp_path: Path) -> None:
     assert "there is no file nothing.cu" in emulate(tmp_path, "", "nothing.cu").stderr
+    unknown = emulate(tmp_path, MAIN, "--report", "findings.txt", "program.cu")
+    assert unknown.returncode == 2 and "must end in .json or .sarif" in unknown.stderr
     assert emulate(tmp_path, "").returncode == 2
     crash = emulate(tmp_path, "#include <csignal>\nint main() { raise(SIGABRT); }", "program.cu")
     assert crash.returncode == 3 and "was ended by signal 6" in crash.stderr
