@@ -713,7 +713,7 @@ void SharedRaces::check_fence(const Fiber& who, const KnowledgeOfCta& known, uin
       std::find(store_sites_.begin(), store_sites_.end(), Site(earlier)) != store_sites_.end();
   if (by_store) return;
   const bool is_own = &cta_of(who) == cta;
-  if (!knows(known.happened, earlier) && !(is_own && is_by(who, earlier))) return;
+  if (!is_known(known.happened, earlier) && !(is_own && is_by(who, earlier))) return;
   const Place earlier_place = place_of(site_of_epoch(earlier));
   if (!is_news(rule_of(Bug::kProxyFence), place_of(site), earlier_place)) return;
   remark(rule_of(Bug::kProxyFence), who)

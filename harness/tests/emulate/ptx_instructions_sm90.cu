@@ -18,10 +18,7 @@ __device__ void mbarriers(const float* in) {
   __shared__ alignas(8) uint64_t bar;
   __shared__ alignas(16) float tile[128];
   const uint32_t address = smem_u32(&bar);
-  if (threadIdx.x == 0) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(129));
-    asm volatile("fence.mbarrier_init.release.cluster;");
-  }
+  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(129));
   __syncthreads();
   if (threadIdx.x == 0) {
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 512;" ::"r"(address) : "memory");
