@@ -170,6 +170,6 @@ struct Report : std::runtime_error {
   bool goes_on = false;    // the CTA did so
   bool is_advice = false;  // and no bug
 };
-constexpr size_t kMostReports = 100;  // of a launch
+constexpr size_t kMostReports = 100;  // of a launch, and one that says that there are more
 
 }  // namespace emulator

@@ -186,7 +186,7 @@ std::vector<unsigned> coordinates(const cuda::uint3& of) { return {of.x, of.y, o
 
 void note(const Report& report, uint64_t place, std::vector<NotedReport>& in) {
   const auto is_this = [&](const NotedReport& other) { return report.is_like(other.report); };
-  if (in.size() < kMostReports && std::ranges::none_of(in, is_this)) in.push_back({place, report});
+  if (in.size() <= kMostReports && std::ranges::none_of(in, is_this)) in.push_back({place, report});
 }
 
 void record_report(Report report) {
@@ -258,8 +258,8 @@ Report ReportWriter::finish() {
   report.lane = report_.lane;
   report.address = std::move(report_.address);
   report.advice = advice_begins_ < text_.size() ? text_.substr(advice_begins_) : report.rule->mend;
-  text_ = {};
-  others_ = {};
+  std::string().swap(text_);  // no destructor frees them when the CTA is given up
+  std::vector<std::string>().swap(others_);
   return report;
 }
 
@@ -269,12 +269,14 @@ Failure::~Failure() {
 }
 
 Remark::~Remark() {
-  Report report = finish();
-  report.is_advice = is_advice_;
-  report.goes_on = cta->options.reports != nullptr;
-  const bool ends = !report.goes_on;
-  record_report(std::move(report));
-  if (ends) abandon_cta();
+  const bool goes_on = cta->options.reports != nullptr;
+  {
+    Report report = finish();
+    report.is_advice = is_advice_;
+    report.goes_on = goes_on;
+    record_report(std::move(report));
+  }
+  if (!goes_on) abandon_cta();
 }
 
 // ---- Deadlocks
@@ -333,30 +335,34 @@ std::string describe_waits() {
   return text;
 }
 
-}  // namespace
-
-void report_deadlock() {
+// Of the running thread's cluster.
+Report describe_deadlock() {
   const std::vector<Cta*>& ctas = cta->cluster->ctas;
   std::string text = describe_block(*ctas[0]);
   if (ctas.size() > 1) text += " to " + describe_block(*ctas.back()) + ", a cluster";
   text += ": deadlock, no thread can proceed.";
+  std::vector<std::string> places;
   for (Cta* const one : ctas) {
     const InCta there(*one);
     if (ctas.size() > 1) text += " In " + describe_block(*one) + ":";
     text += describe_waits();
-  }
-  Report report(rule_of(Bug::kDeadlock), text);
-  report.block = coordinates(ctas[0]->block_idx);
-  for (const Cta* const one : ctas) {
     for (const Fiber& fiber : std::span(one->fibers).first(size_t(one->num_threads))) {
       if (fiber.state == State::kExited) continue;
       const std::string place = describe(fiber.at);
-      if (std::ranges::count(report.places, place) == 0) report.places.push_back(place);
+      if (std::ranges::count(places, place) == 0) places.push_back(place);
     }
   }
+  Report report(rule_of(Bug::kDeadlock), text);
+  report.places = std::move(places);
+  report.block = coordinates(ctas[0]->block_idx);
   report.advice = report.rule->mend;
-  record_report(std::move(report));
-  text = {};
+  return report;
+}
+
+}  // namespace
+
+void report_deadlock() {
+  record_report(describe_deadlock());
   abandon_cta();
 }
 

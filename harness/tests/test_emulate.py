@@ -158,6 +158,15 @@ def test_the_page_has_every_rule_and_its_examples_break_it(tmp_path: Path) -> No
     assert all(annotation(line) for line in done.stderr.splitlines())
 
 
+def test_there_are_at_most_a_hundred_findings(tmp_path: Path) -> None:
+    line = "tile[threadIdx.x] += data[0] += tile[63 - threadIdx.x];\n"
+    text = f"__global__ void f(int* data) {{\n__shared__ int tile[64];\n{120 * line}}}\n"
+    text += "int main() { int* data; cudaMalloc(&data, 4); for (int i = 0; i < 9; i++) f<<<1, 64>>>(data); }\n"
+    done = emulate(tmp_path, text, "--report", "report.json", "program.cu")
+    assert len(json.loads((tmp_path / "report.json").read_text())["findings"]) == 100
+    assert done.returncode == 1 and done.stderr.splitlines()[100:] == ["flashsteps: there are more than 100 findings"]
+
+
 def test_memory_that_nobody_has_written_holds_no_zeros() -> None:
     done = run(FLASHSTEPS, "emulate", str(PROGRAMS / "uninitialised.cu"))
     assert (done.returncode, done.stdout) == (0, "wrong\n")
