@@ -154,4 +154,4 @@ void cp_async_commit(Location) {
   cta->lane_copies->commit();
 }
 
-}  // namespace flashsteps::inline on_emulator
+}  // namespace flashsteps::on_emulator

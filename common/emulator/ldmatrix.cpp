@@ -202,4 +202,4 @@ void stmatrix_x4_trans(void* row, const uint32_t (&registers)[4], Location at) {
   store(row, registers, 4, /*transposed=*/true, at, uintptr_t(__builtin_return_address(0)));
 }
 
-}  // namespace flashsteps::inline on_emulator
+}  // namespace flashsteps::on_emulator

@@ -371,4 +371,4 @@ void mbarrier_wait_cluster(uint64_t* barrier, int parity, Location at) {
   }
 }
 
-}  // namespace flashsteps::inline on_emulator
+}  // namespace flashsteps::on_emulator

@@ -262,4 +262,4 @@ void bar_arrive(int id, int num_threads, Location at) {
   named_barrier("bar.arrive", id, num_threads, /*wait=*/false, at);
 }
 
-}  // namespace flashsteps::inline on_emulator
+}  // namespace flashsteps::on_emulator

@@ -422,4 +422,4 @@ void fence_proxy_async(Location) {
   if (cta->options.race_detector) cta->races->proxy_fence(*self);
 }
 
-}  // namespace flashsteps::inline on_emulator
+}  // namespace flashsteps::on_emulator
