@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,12 +36,22 @@ class ClusterBarrier {
   int missing_ = 0;      // threads that have not arrived in the round under way
 };
 
+struct NotedReport {
+  uint64_t place;  // of its cluster
+  Report report;
+};
+// The first of each, in the order in which the clusters start, whichever host threads have run them.
+void hand_over(std::vector<NotedReport> noted, std::vector<Report>& to);
+
 struct Cluster {
   std::vector<Cta*> ctas;  // by rank
   uint64_t place;          // in the order in which the clusters start
   ClusterBarrier barrier;
   Context host;                    // the host thread itself
   std::unique_ptr<Report> report;  // why it was given up
+  // With Options::reports, of the whole launch, as far as this host thread has run it:
+  std::vector<NotedReport> noted;
+  std::set<std::array<uintptr_t, 3>> known;  // rules and places: see is_news()
 
   bool all_exited() const {
     return std::all_of(ctas.begin(), ctas.end(), [](const Cta* c) { return c->num_live == 0; });

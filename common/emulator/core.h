@@ -14,6 +14,7 @@
 #include "common/emulator/device.h"
 #include "common/emulator/emulator.h"
 #include "common/emulator/fiber.h"
+#include "common/emulator/rules.h"
 
 namespace emulator {
 
@@ -369,6 +370,7 @@ struct Place {
   uintptr_t pc = 0;
   Location at = {};
 };
+inline Place place_of(Site site) { return {.pc = pc_of(site)}; }
 enum class Space { kPrivate, kShared, kGlobal, kCluster };
 // Before the running fiber touches global memory: reports it if the previous kernel may still run.
 void check_previous_kernel(uintptr_t address, size_t bytes, bool write, const Place& place);
@@ -413,32 +415,80 @@ std::string describe_warps(int first, unsigned which);  // "warps 4, 6": first +
 std::string describe_shared(uintptr_t address);         // "smem + 8"
 inline const char* kind_of_access(bool write) { return write ? "write" : "read"; }
 
+// In the words of who reads the report: steps call the functions of common/, programs are PTX and CUDA alone.
+inline const char* word(const char* in_common, const char* in_ptx) {
+  return cta->options.reports == nullptr ? in_common : in_ptx;
+}
+
 [[noreturn]] void report_deadlock();  // no thread can proceed: who waits where, and for whom
 
-void record_report(Bug bug, std::string message);
+// Has nobody reported this of these two places? Cheap, for where it may happen at every access. Where a
+// launch ends with its first report, everything is news.
+bool is_news(const Rule& rule, const Place& first, const Place& second = {});
 // Never returns, and never runs the destructors of the frames that it leaves: no caller may hold anything
 // that owns memory.
 [[noreturn]] void abandon_cta();
-// fail(bug, who) << "what happened at " << at; gives up the CTA on behalf of `who`. The message's temporaries
-// are destroyed first, as they were made later.
-class Failure {
- public:
-  Failure(Bug bug, const Fiber& who, const std::string& begins = "");
-  [[noreturn]] ~Failure();
-  Failure(const Failure&) = delete;
-  Failure& operator=(const Failure&) = delete;
 
-  [[gnu::cold]] Failure& operator<<(const std::string& text);
-  Failure& operator<<(Location at) { return *this << describe(at); }
+// Writes a report on behalf of a thread, part by part. What has a type of its own is kept beside the text,
+// too.
+class ReportWriter {
+ public:
+  struct Address {
+    std::string text;
+  };
+  struct Advice {};  // begins here
+
+  ReportWriter(const ReportWriter&) = delete;
+  ReportWriter& operator=(const ReportWriter&) = delete;
+
+  [[gnu::cold]] ReportWriter& operator<<(const std::string& text);
+  ReportWriter& operator<<(const Place& place);
+  ReportWriter& operator<<(Location at) { return *this << Place{.at = at}; }
+  ReportWriter& operator<<(const Address& address);
+  ReportWriter& operator<<(Advice);
   template <std::integral T>
-  Failure& operator<<(T number) {
+  ReportWriter& operator<<(T number) {
     return *this << std::to_string(number);
   }
+  ReportWriter& also(Location at);  // a place in a part of the text that somebody else has written
+
+ protected:
+  ReportWriter(const Rule& rule, const Fiber& who);
+  ~ReportWriter() = default;
+  Report finish();
 
  private:
-  const Bug bug_;
+  Report report_;  // but for its text
   std::string text_;
+  size_t advice_begins_ = std::string::npos;
+  std::vector<std::string> others_;
 };
-[[gnu::cold]] inline Failure fail(Bug bug, const Fiber& who) { return Failure(bug, who); }
+
+// fail(bug, who) << "what happened at " << at; gives up the CTA. The message's temporaries are destroyed
+// first, as they were made later.
+class Failure : public ReportWriter {
+ public:
+  Failure(const Rule& rule, const Fiber& who) : ReportWriter(rule, who) {}
+  // The text begins with an operation, where it stands, and more.
+  Failure(Bug bug, const Fiber& who, const std::string& op, Location at, const std::string& more = ": ")
+      : ReportWriter(rule_of(bug), who) {
+    *this << op << " at " << at << more;
+  }
+  [[noreturn]] ~Failure();
+};
+[[gnu::cold]] inline Failure fail(const Rule& rule, const Fiber& who) { return Failure(rule, who); }
+[[gnu::cold]] inline Failure fail(Bug bug, const Fiber& who) { return Failure(rule_of(bug), who); }
+
+// The same for what a thread can go on after, which it does if Options::reports says so.
+class Remark : public ReportWriter {
+ public:
+  Remark(const Rule& rule, const Fiber& who, bool is_advice = false)
+      : ReportWriter(rule, who), is_advice_(is_advice) {}
+  ~Remark();
+
+ private:
+  const bool is_advice_;  // and no bug: of interest to programs alone
+};
+[[gnu::cold]] inline Remark remark(const Rule& rule, const Fiber& who) { return Remark(rule, who); }
 
 }  // namespace emulator

@@ -79,17 +79,19 @@ void LaneCopies::wait(unsigned pending_groups, Location at) {
 }
 
 std::string LaneCopies::describe_missing(const Fiber& issuer, uintptr_t shared, const Fiber& who) const {
+  const std::string wait = word("cp_async_wait", "cp.async.wait_group");
   const Queue& queue = queues_[size_t(issuer.warp * kWarpSize + issuer.lane)];
   size_t i = queue.first;
   while (i < queue.copies.size() && shared - uintptr_t(queue.copies[i].shared) >= queue.copies[i].bytes) ++i;
   if (i < queue.waited) {
     return queue.copies[i].group < queue.committed
-               ? "that lane's last cp_async_wait leaves it pending"
-               : "no cp_async_wait includes it: cp_async_commit is missing after it";
+               ? "that lane's last " + wait + " leaves it pending"
+               : "no " + wait + " includes it: " + word("cp_async_commit", "cp.async.commit_group") +
+                     " is missing after it";
   }
-  return &issuer == &who ? "this lane has not waited for it: is a cp_async_wait missing before this access?"
-                         : "that lane has not waited for it yet: is its cp_async_wait missing, or a barrier "
-                           "between that wait and this access?";
+  return &issuer == &who ? "this lane has not waited for it: is a " + wait + " missing before this access?"
+                         : "that lane has not waited for it yet: is its " + wait +
+                               " missing, or a barrier between that wait and this access?";
 }
 
 // ---- The functions
@@ -121,8 +123,9 @@ void copy(void* shared, const void* global, uint8_t bytes, uint8_t from_global, 
 void cp_async(void* shared, const void* global, int bytes, int from_global, Location at) {
   if ((bytes != 4 && bytes != 8 && bytes != 16) || from_global < 0 || from_global > bytes) {
     const InRuntime in_runtime;
-    fail(Bug::kLaunch, *self) << "cp.async at " << at << ": copies " << from_global << " bytes to " << bytes
-                              << ". It fills 4, 8 or 16 bytes, and copies at most as many";
+    fail(rule_named("invalid-operand"), *self)
+        << "cp.async at " << at << ": copies " << from_global << " bytes to " << bytes
+        << ". It fills 4, 8 or 16 bytes, and copies at most as many";
   }
   copy(shared, global, uint8_t(bytes), uint8_t(from_global), at, uintptr_t(__builtin_return_address(0)));
 }

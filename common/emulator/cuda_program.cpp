@@ -8,14 +8,13 @@
 #include <charconv>
 #include <chrono>
 #include <fstream>
-#include <iostream>
 #include <limits>
 #include <mutex>
 #include <new>
-#include <set>
 #include <string>
 
 #include "common/emulator/core.h"
+#include "common/emulator/findings.h"
 #include "common/tensor_map.h"
 
 namespace emulator {
@@ -55,17 +54,15 @@ size_t available_memory() {
   return size_t(sysconf(_SC_AVPHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
 }
 
-// A program's output stands in front of what is said about what it did then.
-void flush_output() {
-  std::cout.flush();
-  std::fflush(stdout);
-}
-
 [[noreturn]] void give_up(const std::string& why) {
   flush_output();
   std::fprintf(stderr, "flashsteps: %s\n", why.c_str());
   _exit(2);
 }
+
+// Of the launch under way: one at a time.
+std::mutex& launch_mutex = *new std::mutex;
+std::vector<Report>& reports = *new std::vector<Report>;
 
 // The modes are those of `flashsteps check --backend emulator`.
 void read_options() {
@@ -82,31 +79,12 @@ void read_options() {
                                            : AsyncMode::kRandom,
                  .shuffle = mode == "random",
                  .last_cta_first = mode == "late",
-                 .race_detector = true};
+                 .race_detector = true,
+                 .reports = &reports};
   const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), chosen.seed);
   if (error != std::errc() || end != seed.data() + seed.size())
     give_up("FLASHSTEPS_EMULATE_SEED is '" + seed + "', but must be a number from 0 to 2^64 - 1");
   options() = chosen;
-}
-
-std::atomic<int> num_findings = 0;
-
-// Once for each launch in the source and kind of bug: a launch may stand in a loop.
-void print_finding(Location at, const Report& report) {
-  static std::mutex mutex;
-  static std::set<std::pair<std::string, Bug>>& known = *new std::set<std::pair<std::string, Bug>>;
-  const std::lock_guard lock(mutex);
-  if (!known.emplace(describe(at), report.bug).second) return;
-  flush_output();
-  std::fprintf(stderr, "flashsteps: finding %d: kernel launched at %s: %s\n", ++num_findings,
-               describe(at).c_str(), report.what());
-}
-
-// A destructor of the program, and not of std::atexit: it runs after all of these and of all static objects.
-[[gnu::destructor]] void let_findings_fail_the_program() {
-  if (num_findings == 0) return;
-  std::fflush(nullptr);
-  _exit(1);
 }
 
 }  // namespace
@@ -119,14 +97,19 @@ void run(Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void
   (void)options_are_set;
   try {
     check_launch(grid, block, smem_bytes, /*cluster_size=*/1);
+    const std::lock_guard lock(launch_mutex);
+    reports.clear();
     emulator::run(grid, block, smem_bytes, body, arguments, argument_bytes, /*cluster_size=*/1,
                   /*overlaps=*/false, &how);
+    const bool asserted = assertion_failed.exchange(false);
+    for (const Report& report : reports) {
+      print_finding(at, report);
+      if (report.goes_on) continue;
+      error_of_kernel = result(asserted ? cuda::cudaErrorAssert : cuda::cudaErrorLaunchFailure);
+    }
   } catch (const Report& report) {
     print_finding(at, report);
-    const bool refused = report.bug == Bug::kLaunch;
-    result(refused ? cuda::cudaErrorInvalidConfiguration : cuda::cudaErrorLaunchFailure);
-    const bool asserted = assertion_failed.exchange(false);
-    if (!refused) error_of_kernel = asserted ? cuda::cudaErrorAssert : cuda::cudaErrorLaunchFailure;
+    result(cuda::cudaErrorInvalidConfiguration);
   } catch (const std::exception& error) {
     give_up("the kernel launched at " + describe(at) + " could not be run: " + error.what());
   }

@@ -25,6 +25,7 @@ enum class Poison : unsigned char {
 };
 
 struct Counters;
+struct Report;
 struct Trace;
 
 struct Options {
@@ -45,6 +46,10 @@ struct Options {
   // `count`.
   Trace* trace = nullptr;
   uint64_t trace_cta = 0;
+  // Receives the reports of every launch, and advice. A launch then goes on after those that permit it, each
+  // pair of places once, and only a refused one throws. Null: a launch ends with its first report, and throws
+  // it.
+  std::vector<Report>* reports = nullptr;
   // Is it a bug to write a variable that is declared __device__? Calls of the same kernel on two streams
   // share it.
   bool variables_are_constant = false;
@@ -136,11 +141,35 @@ enum class Bug {
   kRegisterFence,      // wgmma may not see what a thread has done with a register: a fence is missing
 };
 
+// What reports of one kind are filed under. rules.h has them all.
+struct Rule {
+  const char* name;   // also of a section in docs/findings.md
+  Bug bug;            // those of the same bug: the first is what rule_of() takes
+  const char* means;  // in one sentence: what is wrong
+  const char* mend;   // and what to do about it
+};
+
 // What launch() throws when a kernel has a bug: a short paragraph that names block, warp, lane, what and
 // where. The emulator stays usable.
 struct Report : std::runtime_error {
-  Report(Bug which, const std::string& message) : std::runtime_error(message), bug(which) {}
+  Report(const Rule& its_rule, const std::string& message)
+      : std::runtime_error(message), bug(its_rule.bug), rule(&its_rule) {}
+  Report(Bug which, const std::string& message);
+  bool is_like(const Report& other) const;  // by its rule and the first two places, in either order
+
   Bug bug;
+  const Rule* rule;
+  // The same as the text says, where it says so.
+  std::vector<std::string> places;  // "kernel.cu:42": where the bug shows, what it collides with, and others
+  std::vector<unsigned> block;      // blockIdx: x, y, z
+  std::vector<unsigned> thread;     // threadIdx
+  int warp = -1, lane = -1;
+  std::string address;  // "smem + 8204"
+  std::string advice;   // the end of the text, or the rule's
+  // Of those that Options::reports receives.
+  bool goes_on = false;    // the CTA did so
+  bool is_advice = false;  // and no bug
 };
+constexpr size_t kMostReports = 100;  // of a launch, and one that says that there are more
 
 }  // namespace emulator

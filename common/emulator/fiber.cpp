@@ -181,14 +181,16 @@ constinit thread_local uintptr_t stopped_at = 0;
 
 // On the fiber's own stack, from its top: nobody will need what is there.
 [[noreturn]] void report_overflow() {
-  fail(Bug::kGlobalOutOfBounds, *self)
+  fail(rule_named("stack-overflow"), *self)
       << "the thread needs more than its stack of " << (kStackBytes >> 10) << " KiB, at "
-      << describe(stopped_at) << ". Does a function call itself too often, or are local variables too large?";
+      << Place{.pc = stopped_at} << ". " << ReportWriter::Advice()
+      << "Does a function call itself too often, or are local variables too large?";
 }
 
 [[noreturn]] void report_division() {
-  fail(Bug::kTrap, *self) << "an integer is divided by zero, or the least one by -1, at "
-                          << describe(stopped_at) << ". On a GPU the quotient is undefined";
+  fail(rule_named("division-by-zero"), *self)
+      << "an integer is divided by zero, or the least one by -1, at " << Place{.pc = stopped_at}
+      << ". On a GPU the quotient is undefined";
 }
 
 void handle(int number, siginfo_t* info, void* opaque) {

@@ -174,14 +174,16 @@ void GlobalRaces::acquire() {
 }
 
 void GlobalRaces::report(uintptr_t address, uint64_t earlier, bool earlier_write, Site site, bool write) {
+  constexpr const Rule& kRule = rule_named("race-global");
+  if (!is_news(kRule, place_of(site), place_of(Site(earlier)))) return;
   const bool is_other = !is_mine(earlier);
-  fail(Bug::kRace, *self) << "race between CTAs on global memory at " << describe_address(address) << ": the "
-                          << kind_of_access(write) << " at " << describe(pc_of(site)) << " touches what the "
-                          << kind_of_access(earlier_write) << " at " << describe(pc_of(Site(earlier)))
-                          << " by "
-                          << (is_other ? "CTA number " + std::to_string(cta_of(epoch_of(earlier)))
-                                       : "another CTA")
-                          << " touched in the same launch, and CTAs run in no particular order";
+  remark(kRule, *self) << "race between CTAs on global memory at "
+                       << ReportWriter::Address{describe_address(address)} << ": the "
+                       << kind_of_access(write) << " at " << place_of(site) << " touches what the "
+                       << kind_of_access(earlier_write) << " at " << place_of(Site(earlier)) << " by "
+                       << (is_other ? "CTA number " + std::to_string(cta_of(epoch_of(earlier)))
+                                    : "another CTA")
+                       << " touched in the same launch, and CTAs run in no particular order";
 }
 
 }  // namespace emulator

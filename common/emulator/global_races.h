@@ -41,7 +41,8 @@ class GlobalRaces {
   uint64_t cta_of(uint32_t epoch);
   bool is_mine(uint64_t access);
   bool happened_before(uint64_t access);
-  [[noreturn]] void report(uintptr_t address, uint64_t earlier, bool earlier_write, Site site, bool write);
+  // Returns only where the launch goes on after reports.
+  [[gnu::cold]] void report(uintptr_t address, uint64_t earlier, bool earlier_write, Site site, bool write);
 
   Launch& launch_;
   std::mutex mutex_;  // protects the rest

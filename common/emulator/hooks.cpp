@@ -107,11 +107,11 @@ void check_shared(const char* op, const void* pointer, size_t bytes, size_t alig
   const Space space = check_access(address, bytes, write, {.pc = pc});
   if (space != Space::kShared) {
     fail(Bug::kSharedOutOfBounds, *self)
-        << op << " at " << describe(pc) << ": the address is not in shared memory";
+        << op << " at " << Place{.pc = pc} << ": the address is not in shared memory";
   }
   if (address % alignment != 0) {
     const bool has_name = address - uintptr_t(cta->smem) < kMaxSmemBytes;
-    fail(Bug::kMisaligned, *self) << op << " at " << describe(pc) << ": the address"
+    fail(Bug::kMisaligned, *self) << op << " at " << Place{.pc = pc} << ": the address"
                                   << (has_name ? " " + describe_shared(address) : "")
                                   << " is not a multiple of " << alignment;
   }
@@ -133,7 +133,7 @@ void touch_global(const char* op, uintptr_t address, size_t bytes, uintptr_t pc)
   const InRuntime in_runtime;
   if (check_access(address, bytes, false, {.pc = pc}) != Space::kGlobal) {
     fail(Bug::kGlobalOutOfBounds, *self)
-        << op << " at " << describe(pc) << ": the source is not in global memory";
+        << op << " at " << Place{.pc = pc} << ": the source is not in global memory";
   }
   log_access({address, site_of(pc), uint8_t(bytes), /*shared=*/false, /*write=*/false, /*async=*/true});
   if (cta->options.race_detector) global_access(address, bytes, false, site_of(pc));

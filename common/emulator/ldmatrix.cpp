@@ -41,12 +41,13 @@ void check_swizzle(void* const* opaque, int first_lane) {
     const Fiber& who = cta->fiber(cta->running_warp, first_lane + row);
     const bool other_copy = chunk.load != first.load;
     fail(Bug::kSwizzle, who)
-        << who.op << " at " << who.at << " reads what was copied at " << describe(pc_of(first.site()))
+        << who.op << " at " << who.at << " reads what was copied at " << place_of(first.site())
         << " with a swizzle of " << first.swizzle_bytes << " bytes: row " << first_row
         << " of the matrix is in column " << first.column << " of the tile's 16-byte chunks, but row " << row
         << " is in column " << chunk.column
-        << (other_copy ? " of another copy, issued at " + describe(pc_of(chunk.site())) : "")
-        << ". Is the swizzle missing from the address, or does it differ from the tensor map's?";
+        << (other_copy ? " of another copy, issued at " + describe(pc_of(chunk.site())) : "") << ". "
+        << ReportWriter::Advice()
+        << "Is the swizzle missing from the address, or does it differ from the tensor map's?";
   }
 }
 
@@ -59,9 +60,12 @@ void check_rows_differ(void* const* opaque, int num_rows) {
   for (int i = 1; i < num_rows; ++i) {
     if (rows[i].first != rows[i - 1].first) continue;
     const Fiber& who = cta->fiber(cta->running_warp, rows[i].second);
-    fail(Bug::kRace, who) << "race on shared memory at " << describe_shared(uintptr_t(rows[i].first)) << ": "
-                          << who.op << " at " << who.at
-                          << " writes this row twice, for this lane and for lane " << rows[i - 1].second;
+    if (!is_news(rule_of(Bug::kRace), {.at = who.at})) return;
+    remark(rule_of(Bug::kRace), who) << "race on shared memory at "
+                                     << ReportWriter::Address{describe_shared(uintptr_t(rows[i].first))}
+                                     << ": " << who.op << " at " << who.at
+                                     << " writes this row twice, for this lane and for lane "
+                                     << rows[i - 1].second;
   }
 }
 

@@ -55,7 +55,7 @@ int64_t sum(const std::vector<Mbarrier::Bytes>& list) {
 int MbarrierTable::initialise(uint64_t* address, int arrivals, Location at) {
   for (const Mbarrier& other : table_) {
     if (other.address != address) continue;
-    fail(Bug::kBadMbarrier, *self)
+    fail(Bug::kBadMbarrier, *self).also(other.initialised)
         << "mbarrier.init at " << at << ": " << describe_initialised(other)
         << " is in use already. Initialise it once per CTA; its phases advance by themselves";
   }
@@ -85,25 +85,29 @@ int MbarrierTable::find(const char* op, const uint64_t* address, Location at) {
   if (number < table_.size() && table_[number].address == address) return int(number);
   for (const Mbarrier& barrier : table_) {
     if (barrier.address != address) continue;
-    fail(Bug::kBadMbarrier, *self)
+    fail(Bug::kBadMbarrier, *self).also(barrier.initialised)
         << op << " at " << at << ": " << describe_initialised(barrier)
         << " has been overwritten since. Only mbarrier functions may touch its 8 bytes";
   }
-  fail(Bug::kBadMbarrier, *self)
-      << op << " at " << at << ": there is no initialised mbarrier at " << describe_shared(uintptr_t(address))
-      << (&cta_of(*self) == cta
-              ? std::string(". Is the mbarrier_init missing, or the __syncthreads() after it?")
-              : " of " + describe_block(*cta) +
-                    ". Is the mbarrier_init missing, or the cluster_arrive() and cluster_wait() after it?");
+  const bool is_own = &cta_of(*self) == cta;
+  fail(Bug::kBadMbarrier, *self) << op << " at " << at << ": there is no initialised mbarrier at "
+                                 << ReportWriter::Address{describe_shared(uintptr_t(address))}
+                                 << (is_own ? "" : " of " + describe_block(*cta)) << ". "
+                                 << ReportWriter::Advice() << "Is the "
+                                 << word("mbarrier_init", "mbarrier.init") << " missing, or the "
+                                 << (is_own ? "__syncthreads()"
+                                            : word("cluster_arrive() and cluster_wait()",
+                                                   "barrier.cluster.arrive and barrier.cluster.wait"))
+                                 << " after it?";
 }
 
 void MbarrierTable::arrive(const char* op, int number, int64_t expected_bytes, Location at, bool relaxed) {
   Mbarrier& barrier = table_[size_t(number)];
   if (barrier.missing == 0) {
-    fail(Bug::kBadMbarrier, *self)
+    fail(Bug::kBadMbarrier, *self).also(barrier.initialised)
         << op << " at " << at << ": one arrival too many in phase " << barrier.phase << " of "
-        << describe_initialised(barrier) << ", which still waits for " << barrier.tx
-        << " bytes. Has this thread waited for the phase before, and for the right parity?";
+        << describe_initialised(barrier) << ", which still waits for " << barrier.tx << " bytes. "
+        << ReportWriter::Advice() << "Has this thread waited for the phase before, and for the right parity?";
   }
   --barrier.missing;
   announce(number, expected_bytes, at);
@@ -134,11 +138,10 @@ void MbarrierTable::complete_bytes(int number, uint64_t phase, int64_t bytes, co
                                    Location issued) {
   Mbarrier& barrier = table_[size_t(number)];
   if (barrier.phase != phase) {
-    fail(Bug::kBadExpectTx, issuer) << "the copy of " << bytes << " bytes issued at " << issued
-                                    << " belongs to phase " << phase << " of "
-                                    << describe_initialised(barrier)
-                                    << ", but that phase has completed without it; "
-                                    << describe_announced(barrier);
+    fail(Bug::kBadExpectTx, issuer).also(barrier.initialised)
+        << "the copy of " << bytes << " bytes issued at " << issued << " belongs to phase " << phase << " of "
+        << describe_initialised(barrier) << ", but that phase has completed without it; "
+        << describe_announced(barrier);
   }
   barrier.tx -= bytes;
   barrier.copied.push_back({bytes, issued});
@@ -149,11 +152,14 @@ void MbarrierTable::complete_if_done(int number, const Fiber& who) {
   Mbarrier& barrier = table_[size_t(number)];
   if (barrier.missing > 0) return;
   if (barrier.tx < 0) {
-    fail(Bug::kBadExpectTx, who) << "phase " << barrier.phase << " of " << describe_initialised(barrier)
-                                 << ": all have arrived and announced " << sum(barrier.announced)
-                                 << " bytes, but copies have brought " << sum(barrier.copied)
-                                 << ". Announced: " << describe_bytes(barrier.announced)
-                                 << ". Copied: " << describe_bytes(barrier.copied);
+    fail(Bug::kBadExpectTx, who)
+            .also(barrier.copied.back().at)
+            .also(barrier.last_announced.at)
+            .also(barrier.initialised)
+        << "phase " << barrier.phase << " of " << describe_initialised(barrier)
+        << ": all have arrived and announced " << sum(barrier.announced) << " bytes, but copies have brought "
+        << sum(barrier.copied) << ". Announced: " << describe_bytes(barrier.announced)
+        << ". Copied: " << describe_bytes(barrier.copied);
   }
   if (barrier.tx > 0) return;
   ++barrier.phase;
@@ -206,7 +212,7 @@ void MbarrierTable::check_exit(const Fiber& last) {
   for (const Mbarrier& barrier : table_) {
     const bool has_load = barrier.last_load.line != 0;
     if (!has_load || barrier.load_phase < barrier.waited_phases) continue;
-    fail(Bug::kUnfinishedCopy, last)
+    fail(Bug::kUnfinishedCopy, last).also(barrier.initialised)
         << "the CTA ends, and nobody has waited for the copy issued at " << barrier.last_load
         << ", which belongs to phase " << barrier.load_phase << " of " << describe_initialised(barrier)
         << ". The copy could write to shared memory that already belongs to another CTA by then";

@@ -287,8 +287,9 @@ class StaticShared {
       failure << separator << demangled(variables[i].name) << " of " << variables[i].bytes;
       separator = ", ";
     }
-    failure << ". Use smem of common/launch.h, of which a launch can have up to " << kMaxSmemBytes
-            << " bytes";
+    failure << ". " << ReportWriter::Advice() << "Use "
+            << word("smem of common/launch.h", "extern __shared__ memory")
+            << ", of which a launch can have up to " << kMaxSmemBytes << " bytes";
   }
 
   void poison() {
@@ -366,14 +367,14 @@ std::string describe_foreign_address(uintptr_t address) {
   if (before != nullptr && address < before->begin + before->bytes) {
     return description + ", which runs over the end of an " + allocation(*before);
   }
-  if (before != nullptr && address - (before->begin + before->bytes) < kNear) {
-    const uintptr_t distance = address - (before->begin + before->bytes);
+  const uintptr_t to_next = next != end ? next->begin - address : kNear;
+  const uintptr_t distance = before != nullptr ? address - (before->begin + before->bytes) : kNear;
+  if (distance < std::min(kNear, to_next)) {
     return description + ", " + std::to_string(distance) + " bytes after the end of an " +
            allocation(*before);
   }
-  if (next != end && next->begin - address < kNear) {
-    return description + ", " + std::to_string(next->begin - address) + " bytes before an " +
-           allocation(*next);
+  if (to_next < kNear) {
+    return description + ", " + std::to_string(to_next) + " bytes before an " + allocation(*next);
   }
   return description + ", with no allocation near it";
 }
@@ -408,10 +409,11 @@ bool is_global(uintptr_t address, size_t bytes) { return find_range_of(address, 
 
 void check_previous_kernel(uintptr_t address, size_t bytes, bool write, const Place& place) {
   if (!cta->order.previous_runs) return;
-  fail(Bug::kRace, *self) << "race with the previous kernel on global memory at " << describe_address(address)
-                          << ": " << describe_access(bytes, write) << " at " << describe(place)
-                          << ", and no thread of this CTA has called griddepcontrol_wait() before, so that "
-                             "kernel may still run";
+  fail(rule_named("race-with-previous-kernel"), *self)
+      << "race with the previous kernel on global memory at "
+      << ReportWriter::Address{describe_address(address)} << ": " << describe_access(bytes, write) << " at "
+      << place << ", and no thread of this CTA has called griddepcontrol_wait() before, so that kernel may "
+      << "still run";
 }
 
 // Than in dynamic shared memory.
@@ -421,7 +423,7 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
   if (StaticShared& shared = static_shared(); shared.block().holds(address, bytes)) {
     if (!write && is_coordinate(address)) return Space::kPrivate;
     if (c.has_neighbours) {
-      fail(Bug::kCluster, *self) << describe_access(bytes, write) << " at " << describe(place)
+      fail(Bug::kCluster, *self) << describe_access(bytes, write) << " at " << place
                                  << ": the emulator cannot tell the __shared__ variables of a cluster's CTAs "
                                     "apart. Let the kernel lay them out in smem"
                                  << (c.launch->program != nullptr ? ", or declare them in a function" : "");
@@ -434,7 +436,7 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
     if (range->is_variable && c.options.variables_are_constant) {
       if (!write) return Space::kGlobal;  // and not remembered: a write may follow
       fail(Bug::kVariable, *self)
-          << describe_access(bytes, write) << " at " << describe(place)
+          << describe_access(bytes, write) << " at " << place
           << ": a variable of the program. Two calls at a time, on two streams, would share it. What a call "
              "needs for itself is in AttentionCall::workspace and counters";
     }
@@ -448,11 +450,12 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
     const bool has_variables = layout != nullptr && layout->static_bytes() > 0;
     fail(Bug::kSharedOutOfBounds, *self)
         << "shared memory access out of bounds: " << describe_access(bytes, write) << " at "
-        << describe_smem_offset(address) << ", but the launch asked for " << c.launch->smem_bytes << " bytes"
+        << ReportWriter::Address{describe_smem_offset(address)} << ", but the launch asked for "
+        << c.launch->smem_bytes << " bytes"
         << (has_variables ? ", and the " + std::to_string(layout->static_bytes()) +
                                 " of __shared__ variables lie in front of them"
                           : std::string())
-        << ", at " << describe(place);
+        << ", at " << place;
   }
   if (c.has_neighbours && c.launch->program != nullptr) {
     if (Cta* const other = cta_with(address); other != nullptr) {
@@ -460,8 +463,8 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
       cover_layout(*other);
       if (address - uintptr_t(other->smem) + bytes <= other->smem_bytes) return Space::kCluster;
       fail(Bug::kSharedOutOfBounds, *self)
-          << "shared memory access out of bounds: " << describe_access(bytes, write) << " at "
-          << describe(place) << ", beyond the shared memory of " << describe_block(*other);
+          << "shared memory access out of bounds: " << describe_access(bytes, write) << " at " << place
+          << ", beyond the shared memory of " << describe_block(*other);
     }
   }
   if (!write) {
@@ -471,15 +474,15 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
   }
   fail(Bug::kGlobalOutOfBounds, *self)
       << "global memory access out of bounds: " << describe_access(bytes, write) << " at "
-      << describe_foreign_address(address) << ", at " << describe(place);
+      << ReportWriter::Address{describe_foreign_address(address)} << ", at " << place;
 }
 
 void check_alignment(uintptr_t address, size_t bytes, bool write, const Place& place) {
   if (address % bytes == 0) return;
   fail(Bug::kMisaligned, *self) << "misaligned access: " << describe_access(bytes, write) << " at "
-                                << (is_near_smem(address) ? describe_smem_offset(address)
-                                                          : describe_address(address))
-                                << ", which is not a multiple of " << bytes << ", at " << describe(place);
+                                << ReportWriter::Address{is_near_smem(address) ? describe_smem_offset(address)
+                                                                               : describe_address(address)}
+                                << ", which is not a multiple of " << bytes << ", at " << place;
 }
 
 }  // namespace emulator

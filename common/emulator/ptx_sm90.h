@@ -18,11 +18,9 @@ FLASHSTEPS_PTX uint64_t* mbarrier_at(Address address, Location at) {
   return in_shared<uint64_t>(address, at);
 }
 
-// A fence must follow for the other CTAs of a cluster, and there are none.
 template <typename Count>
 FLASHSTEPS_PTX void mbarrier_init_b64(Location at, Address barrier, const Count& arrivals) {
   flashsteps::mbarrier_init(mbarrier_at(barrier, at), get<int>(arrivals), at);
-  flashsteps::fence_mbarrier_init(at);
 }
 FLASHSTEPS_PTX void mbarrier_inval_b64(Location at, Address barrier) {
   mbarrier_invalidate(mbarrier_at(barrier, at), at);

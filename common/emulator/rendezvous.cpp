@@ -4,9 +4,9 @@
 
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
-#include "common/named_barrier.h"
 #include "common/emulator/shared_races.h"
 #include "common/emulator/tracer.h"
+#include "common/named_barrier.h"
 
 namespace emulator {
 namespace {
@@ -23,7 +23,7 @@ std::string describe_collective(const Fiber& fiber) {
 void check_convergence(const Fiber& me, const Warp& warp) {
   const unsigned bit = 1u << me.lane;
   if ((me.mask & bit) == 0) {
-    fail(Bug::kBadMask, me) << describe_collective(me) << ": the lane is not in its own mask";
+    fail(Bug::kBadMask, me).also(me.at) << describe_collective(me) << ": the lane is not in its own mask";
   }
   for (unsigned rest = warp.waiting; rest != 0; rest &= rest - 1) {
     const Fiber& other = cta->fiber(me.warp, __builtin_ctz(rest));
@@ -34,8 +34,9 @@ void check_convergence(const Fiber& me, const Warp& warp) {
     // This lane may have to do without the other first, but not in the other's own line.
     const bool mutual = (other.mask & bit) != 0 && (me.mask & (1u << other.lane)) != 0;
     if (!mutual && !((other.mask & bit) != 0 && same_place(me.at, other.at))) continue;
-    fail(Bug::kDivergence, me) << "warp divergence: this lane is in " << describe_collective(me)
-                               << ", but lane " << other.lane << " is in " << describe_collective(other);
+    fail(Bug::kDivergence, me).also(me.at).also(other.at)
+        << "warp divergence: this lane is in " << describe_collective(me) << ", but lane " << other.lane
+        << " is in " << describe_collective(other);
   }
 }
 
@@ -91,19 +92,16 @@ void collective(const char* op, unsigned mask, void* args, Execute execute, Loca
 void check_aligned(unsigned lanes) {
   const auto fiber_of = [](int lane) -> const Fiber& { return cta->fiber(cta->running_warp, lane); };
   const Fiber& first = fiber_of(__builtin_ctz(lanes));
-  const auto describe_instruction = [](const Fiber& fiber) {
-    return std::string(fiber.op) + " at " + describe(fiber.at);
-  };
   if (lanes != 0xffffffff) {
-    fail(Bug::kDivergence, first) << describe_instruction(first) << " needs all 32 lanes of the warp, but "
+    fail(Bug::kDivergence, first) << first.op << " at " << first.at << " needs all 32 lanes of the warp, but "
                                   << describe_lanes(~lanes)
                                   << " will not come: they have exited or do not exist";
   }
   for (int lane = 1; lane < kWarpSize; ++lane) {
     const Fiber& other = fiber_of(lane);
     if (same_place(other.at, first.at)) continue;
-    fail(Bug::kDivergence, other) << "warp divergence: this lane is in " << describe_instruction(other)
-                                  << ", but lane 0 is in " << describe_instruction(first)
+    fail(Bug::kDivergence, other) << "warp divergence: this lane is in " << other.op << " at " << other.at
+                                  << ", but lane 0 is in " << first.op << " at " << first.at
                                   << ". All 32 lanes must execute the same one";
   }
 }

@@ -6,11 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <span>
 #include <sstream>
 
 #include "common/emulator/async_products.h"
@@ -29,7 +31,7 @@ std::string short_path(const std::string& path) {
   static const std::string root = EMULATOR_ROOT "/";  // the repository's, as objects name it
   static const std::string here = std::filesystem::current_path().string() + "/";
   std::string normal = std::filesystem::path(path).lexically_normal().string();
-  for (const std::string& folder : {root, here}) {
+  for (const std::string& folder : {here, root}) {
     if (normal.starts_with(folder)) return normal.substr(folder.size());
   }
   while (normal.starts_with("../"))
@@ -167,21 +169,116 @@ std::string describe_shared(uintptr_t address) {
   return offset < kMaxSmemBytes ? "smem + " + std::to_string(offset) : "a __shared__ variable";
 }
 
-// ---- Failures
+// ---- Reports
 
-Failure::Failure(Bug bug, const Fiber& who, const std::string& begins) : bug_(bug) {
+Report::Report(Bug which, const std::string& message) : Report(rule_of(which), message) {}
+
+bool Report::is_like(const Report& other) const {
+  const auto pair = [](std::vector<std::string> of) {
+    of.resize(2);
+    std::ranges::sort(of);
+    return of;
+  };
+  return rule == other.rule && pair(places) == pair(other.places);
+}
+
+namespace {
+
+std::vector<unsigned> coordinates(const cuda::uint3& of) { return {of.x, of.y, of.z}; }
+
+void note(const Report& report, uint64_t place, std::vector<NotedReport>& in) {
+  const auto is_this = [&](const NotedReport& other) { return report.is_like(other.report); };
+  if (in.size() <= kMostReports && std::ranges::none_of(in, is_this)) in.push_back({place, report});
+}
+
+void record_report(Report report) {
+  Cluster& cluster = *cta->cluster;
+  if (cta->options.reports != nullptr) note(report, cluster.place, cluster.noted);
+  if (!report.goes_on) cluster.report = std::make_unique<Report>(std::move(report));
+}
+
+}  // namespace
+
+bool is_news(const Rule& rule, const Place& first, const Place& second) {
+  if (cta->options.reports == nullptr) return true;
+  const auto key = [](const Place& place) {
+    return place.pc != 0 ? place.pc : uintptr_t(place.at.file) + place.at.line;
+  };
+  const auto [low, high] = std::minmax({key(first), key(second)});
+  return cta->cluster->known.insert({uintptr_t(&rule), low, high}).second;
+}
+
+void hand_over(std::vector<NotedReport> noted, std::vector<Report>& to) {
+  std::ranges::stable_sort(noted, {}, &NotedReport::place);
+  std::vector<NotedReport> first;
+  for (const NotedReport& one : noted) note(one.report, one.place, first);
+  for (NotedReport& one : first) to.push_back(std::move(one.report));
+}
+
+ReportWriter::ReportWriter(const Rule& rule, const Fiber& who) : report_(rule, "") {
   windows.stack = kEverything;
-  text_ = describe_thread(who) + ": " + begins;
+  const Cta& its = cta_of(who);
+  text_ = describe_thread(who) + ": ";
+  report_.block = coordinates(its.block_idx);
+  report_.thread = coordinates(who.thread_idx);
+  report_.warp = who.warp;
+  report_.lane = who.lane;
+}
+
+ReportWriter& ReportWriter::operator<<(const std::string& text) {
+  text_ += text;
+  return *this;
+}
+
+ReportWriter& ReportWriter::operator<<(const Place& place) {
+  report_.places.push_back(describe(place));
+  return *this << report_.places.back();
+}
+
+ReportWriter& ReportWriter::operator<<(const Address& address) {
+  report_.address = address.text;
+  return *this << address.text;
+}
+
+ReportWriter& ReportWriter::operator<<(Advice) {
+  advice_begins_ = text_.size();
+  return *this;
+}
+
+ReportWriter& ReportWriter::also(Location at) {
+  others_.push_back(describe(at));
+  return *this;
+}
+
+Report ReportWriter::finish() {
+  Report report(*report_.rule, text_);
+  report.places = std::move(report_.places);
+  report.places.insert(report.places.end(), others_.begin(), others_.end());
+  report.block = std::move(report_.block);
+  report.thread = std::move(report_.thread);
+  report.warp = report_.warp;
+  report.lane = report_.lane;
+  report.address = std::move(report_.address);
+  report.advice = advice_begins_ < text_.size() ? text_.substr(advice_begins_) : report.rule->mend;
+  std::string().swap(text_);  // no destructor frees them when the CTA is given up
+  std::vector<std::string>().swap(others_);
+  return report;
 }
 
 Failure::~Failure() {
-  record_report(bug_, std::move(text_));
+  record_report(finish());
   abandon_cta();
 }
 
-Failure& Failure::operator<<(const std::string& text) {
-  text_ += text;
-  return *this;
+Remark::~Remark() {
+  const bool goes_on = cta->options.reports != nullptr;
+  {
+    Report report = finish();
+    report.is_advice = is_advice_;
+    report.goes_on = goes_on;
+    record_report(std::move(report));
+  }
+  if (!goes_on) abandon_cta();
 }
 
 // ---- Deadlocks
@@ -240,19 +337,34 @@ std::string describe_waits() {
   return text;
 }
 
-}  // namespace
-
-void report_deadlock() {
+// Of the running thread's cluster.
+Report describe_deadlock() {
   const std::vector<Cta*>& ctas = cta->cluster->ctas;
   std::string text = describe_block(*ctas[0]);
   if (ctas.size() > 1) text += " to " + describe_block(*ctas.back()) + ", a cluster";
   text += ": deadlock, no thread can proceed.";
+  std::vector<std::string> places;
   for (Cta* const one : ctas) {
     const InCta there(*one);
     if (ctas.size() > 1) text += " In " + describe_block(*one) + ":";
     text += describe_waits();
+    for (const Fiber& fiber : std::span(one->fibers).first(size_t(one->num_threads))) {
+      if (fiber.state == State::kExited) continue;
+      const std::string place = describe(fiber.at);
+      if (std::ranges::count(places, place) == 0) places.push_back(place);
+    }
   }
-  record_report(Bug::kDeadlock, std::move(text));
+  Report report(rule_of(Bug::kDeadlock), text);
+  report.places = std::move(places);
+  report.block = coordinates(ctas[0]->block_idx);
+  report.advice = report.rule->mend;
+  return report;
+}
+
+}  // namespace
+
+void report_deadlock() {
+  record_report(describe_deadlock());
   abandon_cta();
 }
 

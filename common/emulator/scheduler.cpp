@@ -212,10 +212,6 @@ std::string describe_thread(const Fiber& fiber) {
          std::to_string(fiber.lane);
 }
 
-void record_report(Bug bug, std::string message) {
-  cta->cluster->report = std::make_unique<Report>(bug, message);
-}
-
 void abandon_cta() {
   self->context.finished = true;
   switch_context(self->context, cta->cluster->host);
@@ -453,7 +449,7 @@ class HostThreads {
   HostThreads(const Launch& launch, const StartOrder& order) : launch_(launch), order_(order) {}
   ~HostThreads() { join(); }
 
-  // Throws Report.
+  // Throws Report, unless Options::reports receives them.
   void run(size_t count);
   // By a kernel's thread: one more, unless there are so many. Are there so many now?
   bool grow(size_t count);
@@ -464,6 +460,7 @@ class HostThreads {
   void given_up(Cluster& cluster);
   void stop();
   void join();
+  void hand_over_reports();
 
   const Launch& launch_;
   const StartOrder& order_;
@@ -490,7 +487,14 @@ void HostThreads::run(size_t count) {
   if (is_cancelled()) throw std::system_error(std::make_error_code(std::errc::operation_canceled));
   counters_of_last_launch = counters_;
   if (options().each_launch != nullptr) options().each_launch->push_back(counters_);
+  if (options().reports != nullptr) return hand_over_reports();
   if (report_ != nullptr) throw *report_;
+}
+
+void HostThreads::hand_over_reports() {
+  std::vector<NotedReport> noted;
+  for (Cluster& cluster : clusters_) std::ranges::move(cluster.noted, std::back_inserter(noted));
+  hand_over(std::move(noted), *options().reports);
 }
 
 bool HostThreads::grow(size_t count) {
@@ -529,10 +533,10 @@ void HostThreads::work(Cluster& cluster) {
   for (const Cta* c : cluster.ctas) counters_ += c->counters;
 }
 
-// No new clusters; those that run already are finished. They include all that come before this one, so that
-// the first faulty one is reported, whatever the number of host threads.
+// No new clusters, unless all reports are wanted; those that run already are finished. They include all that
+// come before this one, so that the first faulty one is reported, whatever the number of host threads.
 void HostThreads::given_up(Cluster& cluster) {
-  stop();
+  if (options().reports == nullptr) stop();
   const std::lock_guard lock(mutex_);
   if (cluster.place > launch_.failed_place) return;
   launch_.failed_place = cluster.place;

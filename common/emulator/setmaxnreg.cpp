@@ -7,8 +7,7 @@ namespace {
 constexpr int kRegistersOfAnSm = 65536;
 
 std::string describe_change(const RegisterPool::Change& change) {
-  return std::string(change.op()) + " to " + std::to_string(change.registers) + " registers at " +
-         describe(change.at);
+  return std::string(change.op()) + " to " + std::to_string(change.registers) + " registers";
 }
 
 constexpr unsigned kWholeGroup = (1u << kWarpsPerGroup) - 1;
@@ -16,7 +15,7 @@ constexpr unsigned kWholeGroup = (1u << kWarpsPerGroup) - 1;
 }  // namespace
 
 void RegisterPool::check(const Change& change) {
-  const auto refuse = [&](Bug bug) { return Failure(bug, *self, describe_change(change) + ": "); };
+  const auto refuse = [&](Bug bug) { return Failure(bug, *self, describe_change(change), change.at); };
   const int warp = cta->running_warp;
   const int first_warp = warp / kWarpsPerGroup * kWarpsPerGroup;
   if (first_warp + kWarpsPerGroup > cta->num_warps) {
@@ -47,12 +46,13 @@ void RegisterPool::check(const Change& change) {
   if ((group.came & bit) != 0) {
     refuse(Bug::kDivergence) << describe_warps(first_warp, kWholeGroup & ~group.came)
                              << " of the warpgroup have not executed the " << describe_change(theirs)
+                             << " at " << theirs.at
                              << " yet. All four warps must execute it before any of them goes on to this one";
   }
   if (!is_same) {
     refuse(Bug::kDivergence) << "the four warps of a warpgroup must execute the same one, but "
                              << describe_warps(first_warp, group.came) << " executed the "
-                             << describe_change(theirs);
+                             << describe_change(theirs) << " at " << theirs.at;
   }
   group.came |= bit;
 
@@ -106,7 +106,8 @@ void RegisterPool::check_exit(const Fiber& last) {
     const int first_warp = int(i) * kWarpsPerGroup;
     fail(Bug::kDivergence, last) << "the CTA ends, and only " << describe_warps(first_warp, group.came)
                                  << " of their warpgroup executed the " << describe_change(group.change)
-                                 << ", but not " << describe_warps(first_warp, kWholeGroup & ~group.came);
+                                 << " at " << group.change.at << ", but not "
+                                 << describe_warps(first_warp, kWholeGroup & ~group.came);
   }
 }
 

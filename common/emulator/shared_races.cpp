@@ -8,6 +8,19 @@
 #include "common/emulator/tile_layouts.h"
 
 namespace emulator {
+namespace {
+
+using Address = ReportWriter::Address;
+using Advice = ReportWriter::Advice;
+
+constexpr const Rule& kMissingWait = rule_named("missing-wait");
+constexpr const Rule& kCopyTooEarly = rule_named("copy-too-early");
+
+const char* cluster_barrier() {
+  return word("cluster_arrive() and cluster_wait()", "barrier.cluster.arrive and barrier.cluster.wait");
+}
+
+}  // namespace
 
 // ---- Who knows what
 
@@ -269,9 +282,9 @@ void SharedRaces::remote_access(const char* op, const Fiber& who, uintptr_t addr
   const Clock& heard = known_here(who).happened;
   const auto is_time = [](Time time) { return time > 0; };
   if (!has_forgotten_ && std::none_of(heard.some.begin(), heard.some.end(), is_time)) {
-    fail(Bug::kCluster, who) << op << " at " << describe(pc_of(site)) << ": " << describe_block(*cta)
-                             << " of the cluster may not have begun: this thread has heard nothing of it. Is "
-                                "a cluster_arrive() and cluster_wait() missing in front of it?";
+    fail(Bug::kCluster, who) << op << " at " << place_of(site) << ": " << describe_block(*cta)
+                             << " of the cluster may not have begun: this thread has heard nothing of it. "
+                             << Advice() << "Is a " << cluster_barrier() << " missing in front of it?";
   }
   const size_t warp = size_t(its.rank_ * cta->num_warps + who.warp);
   const auto find_writer = [&]() -> RemoteWriter& {
@@ -361,11 +374,13 @@ void SharedRaces::check_exit(const Fiber& last) const {
     const Cta& other = *cta->cluster->ctas[size_t(arrival.rank)];
     if (other.races->is_known(known.others[size_t(arrival.rank)].happened, arrival.epoch)) continue;
     known = {};
-    fail(Bug::kCluster, last)
-        << "the CTA exits and has not heard of the arrival at its mbarrier at " << arrival.at << " by "
-        << describe_block(other) << " warp " << warp_of(arrival.epoch) << " lane " << lane_of(arrival.epoch)
-        << ": that arrival could come when this CTA is gone. Is a cluster_arrive() and cluster_wait() "
-           "missing at the kernel's end, or an mbarrier_wait_cluster() for that phase?";
+    fail(Bug::kCluster, last) << "the CTA exits and has not heard of the arrival at its mbarrier at "
+                              << arrival.at << " by " << describe_block(other) << " warp "
+                              << warp_of(arrival.epoch) << " lane " << lane_of(arrival.epoch)
+                              << ": that arrival could come when this CTA is gone. " << Advice() << "Is a "
+                              << cluster_barrier() << " missing at the kernel's end, or an "
+                              << word("mbarrier_wait_cluster()", "mbarrier.try_wait with .acquire.cluster")
+                              << " for that phase?";
   }
   for (const RemoteWriter& writer : remote_writers_) {
     const auto is_unknown = [&](Epoch one) { return one != 0 && !is_known(known.happened, one); };
@@ -373,10 +388,9 @@ void SharedRaces::check_exit(const Fiber& last) const {
     if (found == std::end(writer.last)) continue;
     known = {};
     fail(Bug::kCluster, last) << "the CTA exits and has not heard of the access to its shared memory at "
-                              << describe(pc_of(site_of_epoch(*found))) << " by "
-                              << describe_thread_of(*found)
-                              << ": that access could come when this CTA is gone. Is a cluster_arrive() and "
-                                 "cluster_wait() missing behind it?";
+                              << place_of(site_of_epoch(*found)) << " by " << describe_thread_of(*found)
+                              << ": that access could come when this CTA is gone. " << Advice() << "Is a "
+                              << cluster_barrier() << " missing behind it?";
   }
 }
 
@@ -590,9 +604,9 @@ SharedRaces::Time SharedRaces::load_issued(int mbarrier, const Fiber& who, uintp
         if (!is_over(cell.write)) report(who, at, cell.write, true, now, true);
         for (const Epoch read : cell.reads) {
           if (!is_over(read)) report(who, at, read, false, now, true);
-          check_fence(who, known.fenced, at, read, false, site, true);
+          check_fence(who, known, at, read, false, site, true);
         }
-        check_fence(who, known.fenced, at, cell.write, true, site, true);
+        check_fence(who, known, at, cell.write, true, site, true);
       }
       at += kBlockBytes / cells.size();
     }
@@ -631,7 +645,7 @@ void SharedRaces::store_issued(const Fiber& who, uintptr_t address, size_t bytes
   for_each_block(address, bytes, [&](Block&, std::span<Cell> cells, bool) {
     for (const Cell& cell : cells) {
       if (cell.write != checked) {
-        check_fence(who, knowledge_of(who).fenced, at, cell.write, true, site, false);
+        check_fence(who, knowledge_of(who), at, cell.write, true, site, false);
       }
       checked = cell.write;
       at += kBlockBytes / cells.size();
@@ -687,7 +701,7 @@ void SharedRaces::product_reads(int warp, Time issued, uintptr_t address, Site s
       // The warp reads as one, so one lane's fence does for all.
       if (!is_asynchronous(cell.write)) {
         const Fiber& any = cta->fiber(warp, 0);
-        check_fence(any, knowledge_of(any).fenced, address, cell.write, true, site, false, "wgmma");
+        check_fence(any, knowledge_of(any), address, cell.write, true, site, false, "wgmma");
       }
       // Of a warp's products the latest is complete last.
       const Epoch other = cell.reads[0];
@@ -709,32 +723,35 @@ void SharedRaces::product_waited(int warp, int of, Time issued) {
 void SharedRaces::check_store_sources(const Fiber& who, uintptr_t address, size_t bytes, Site site) const {
   for (const StoreSource& source : store_sources_) {
     if (address >= source.begin + source.bytes || source.begin >= address + bytes) continue;
-    fail(Bug::kRace, who) << "race on shared memory at " << describe_shared(address) << ": the write at "
-                          << describe(pc_of(site)) << " overwrites what the bulk store at "
-                          << describe(pc_of(source.site)) << " by warp " << source.who->warp << " lane "
-                          << source.who->lane
-                          << " may still be reading. Is a tma_store_wait_read missing before this write?";
+    if (!is_news(kMissingWait, place_of(site), place_of(source.site))) continue;
+    remark(kMissingWait, who) << "race on shared memory at " << Address{describe_shared(address)}
+                              << ": the write at " << place_of(site) << " overwrites what the bulk store at "
+                              << place_of(source.site) << " by warp " << source.who->warp << " lane "
+                              << source.who->lane << " may still be reading. " << Advice() << "Is a "
+                              << word("tma_store_wait_read", "cp.async.bulk.wait_group.read")
+                              << " missing before this write?";
   }
 }
 
-void SharedRaces::check_fence(const Fiber& who, const Clock& fenced, uintptr_t address, Epoch earlier,
+void SharedRaces::check_fence(const Fiber& who, const KnowledgeOfCta& known, uintptr_t address, Epoch earlier,
                               bool earlier_write, Site site, bool overwrites, const char* who_does) const {
-  if (is_asynchronous(earlier) || knows(fenced, earlier)) return;
+  if (is_asynchronous(earlier) || knows(known.fenced, earlier)) return;
   const bool by_store =
       std::find(store_sites_.begin(), store_sites_.end(), Site(earlier)) != store_sites_.end();
   if (by_store) return;
   const bool is_own = &cta_of(who) == cta;
-  fail(Bug::kProxyFence, who) << "the " << who_does << " at " << describe(pc_of(site))
-                              << (overwrites ? " overwrites" : " reads") << " shared memory at "
-                              << describe_shared(address) << (is_own ? "" : " of " + describe_block(*cta))
-                              << ", which was " << (earlier_write ? "written" : "read") << " at "
-                              << describe(pc_of(site_of_epoch(earlier))) << " by "
-                              << describe_thread_of(earlier)
-                              << ", and no fence_proxy_async() lies between the two. It must come after the "
-                              << kind_of_access(earlier_write)
-                              << (is_own ? std::string(", or before the ") + who_does +
-                                               " and after what this thread waits for"
-                                         : ", in that CTA");
+  if (!is_known(known.happened, earlier) && !(is_own && is_by(who, earlier))) return;
+  const Place earlier_place = place_of(site_of_epoch(earlier));
+  if (!is_news(rule_of(Bug::kProxyFence), place_of(site), earlier_place)) return;
+  remark(rule_of(Bug::kProxyFence), who)
+      << "the " << who_does << " at " << place_of(site) << (overwrites ? " overwrites" : " reads")
+      << " shared memory at " << Address{describe_shared(address)}
+      << (is_own ? "" : " of " + describe_block(*cta)) << ", which was "
+      << (earlier_write ? "written" : "read") << " at " << earlier_place << " by "
+      << describe_thread_of(earlier) << ", and no " << word("fence_proxy_async()", "fence.proxy.async")
+      << " lies between the two. " << Advice() << "It must come after the " << kind_of_access(earlier_write)
+      << (is_own ? std::string(", or before the ") + who_does + " and after what this thread waits for"
+                 : ", in that CTA");
 }
 
 std::string SharedRaces::describe_thread_of(Epoch epoch) const {
@@ -756,42 +773,50 @@ void SharedRaces::report(const Fiber& who, uintptr_t address, Epoch earlier, boo
                          bool write) const {
   const bool is_own = &cta_of(who) == cta;
   const bool by_copy = is_copy(now) && !is_product(now);
+  const Rule& rule = is_product(earlier) || is_on_way(earlier) || is_asynchronous(earlier) ? kMissingWait
+                     : by_copy                                                             ? kCopyTooEarly
+                               : rule_of(Bug::kRace);
+  const Place place = place_of(Site(now)), earlier_place = place_of(site_of_epoch(earlier));
+  if (!is_news(rule, place, earlier_place)) return;
   const char* const earlier_kind = kind_of_access(earlier_write);
-  const auto earlier_place = [&] { return describe(pc_of(site_of_epoch(earlier))); };
-  Failure failure = fail(Bug::kRace, who);
-  failure << "race on shared memory at " << describe_shared(address)
-          << (is_own ? "" : " of " + describe_block(*cta)) << ": "
-          << (by_copy           ? "the copy issued"
-              : is_product(now) ? "the wgmma"
-                                : std::string("the ") + kind_of_access(write))
-          << " at " << describe(pc_of(Site(now)));
+  const Advice advice;
+  Remark text = remark(rule, who);
+  text << "race on shared memory at " << Address{describe_shared(address)}
+       << (is_own ? "" : " of " + describe_block(*cta)) << ": "
+       << (by_copy           ? "the copy issued"
+           : is_product(now) ? "the wgmma"
+                             : std::string("the ") + kind_of_access(write))
+       << " at " << place;
   if (is_product(earlier)) {
-    failure << " overwrites what the wgmma at " << earlier_place() << " by warp "
-            << mbarrier_of(earlier) - kMaxMbarriers
-            << " may still be reading: this thread has not heard that it is complete. Is a warpgroup_wait "
-               "missing before the memory is released, or does it leave the group pending?";
+    text << " overwrites what the wgmma at " << earlier_place << " by warp "
+         << mbarrier_of(earlier) - kMaxMbarriers
+         << " may still be reading: this thread has not heard that it is complete. " << advice << "Is a "
+         << word("warpgroup_wait", "wgmma.wait_group")
+         << " missing before the memory is released, or does it leave the group pending?";
   } else if (is_on_way(earlier)) {
     const Fiber& issuer = cta->fiber(warp_of(earlier), lane_of(earlier));
-    failure << " touches what the cp.async at " << earlier_place() << " by warp " << issuer.warp << " lane "
-            << issuer.lane << " brings, and " << cta->lane_copies->describe_missing(issuer, address, who);
+    text << " touches what the cp.async at " << earlier_place << " by warp " << issuer.warp << " lane "
+         << issuer.lane << " brings, and " << advice
+         << cta->lane_copies->describe_missing(issuer, address, who);
   } else if (is_asynchronous(earlier)) {
-    failure << " touches what the copy issued at " << earlier_place()
-            << " brings, and this thread has not waited for that: is an mbarrier_wait missing, or was it for "
-               "another phase or another mbarrier?";
+    text << " touches what the copy issued at " << earlier_place
+         << " brings, and this thread has not waited for that: " << advice << "is an "
+         << word("mbarrier_wait", "mbarrier.try_wait")
+         << " missing, or was it for another phase or another mbarrier?";
   } else if (by_copy) {
-    failure << " overwrites what the " << earlier_kind << " at " << earlier_place() << " by "
-            << describe_thread_of(earlier)
-            << " may still need: this thread has not heard that it is done. Was the memory released too "
-               "early, or did nobody wait for its release?";
+    text << " overwrites what the " << earlier_kind << " at " << earlier_place << " by "
+         << describe_thread_of(earlier) << " may still need: this thread has not heard that it is done. "
+         << advice << "Was the memory released too early, or did nobody wait for its release?";
   } else {
     const bool between_ctas = !is_own || is_remote_write(earlier);
-    failure << " is not ordered after the " << earlier_kind << " at " << earlier_place() << " by "
-            << describe_thread_of(earlier) << ". Is "
-            << (between_ctas ? "a cluster_arrive() and cluster_wait() of all threads"
-                : warp_of(earlier) == who.warp
-                    ? "a __syncwarp() (if other warps come here too, a barrier)"
-                    : "a barrier (__syncthreads(), or bar_sync() of the warps concerned)")
-            << " missing between the two?";
+    text << " is not ordered after the " << earlier_kind << " at " << earlier_place << " by "
+         << describe_thread_of(earlier) << ". " << advice << "Is "
+         << (between_ctas ? std::string("a ") + cluster_barrier() + " of all threads"
+             : warp_of(earlier) == who.warp
+                 ? "a __syncwarp() (if other warps come here too, a barrier)"
+                 : word("a barrier (__syncthreads(), or bar_sync() of the warps concerned)",
+                        "a barrier (__syncthreads(), or bar.sync of the warps concerned)"))
+         << " missing between the two?";
   }
 }
 

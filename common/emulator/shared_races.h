@@ -311,11 +311,12 @@ class SharedRaces {
 
   void check_map_reads(const Fiber& who, uintptr_t address, size_t bytes, Site site) const;
   void check_store_sources(const Fiber& who, uintptr_t address, size_t bytes, Site site) const;
-  // `fenced`: what the thread knows to be.
-  void check_fence(const Fiber& who, const Clock& fenced, uintptr_t address, Epoch earlier,
+  // `known`: to the thread. What is not is a race, which has been reported.
+  void check_fence(const Fiber& who, const KnowledgeOfCta& known, uintptr_t address, Epoch earlier,
                    bool earlier_write, Site site, bool overwrites, const char* who_does = "copy") const;
-  [[noreturn]] void report(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,
-                           bool write) const;
+  // Returns only where the launch goes on after reports.
+  [[gnu::cold]] void report(const Fiber& who, uintptr_t address, Epoch earlier, bool earlier_write, Epoch now,
+                            bool write) const;
   std::string describe_thread_of(Epoch epoch) const;  // "warp 1 lane 5", perhaps of another CTA
   Site site_of_epoch(Epoch epoch) const;
 

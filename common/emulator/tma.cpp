@@ -1,6 +1,7 @@
 #include "common/emulator/tma.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <stdexcept>
 
@@ -152,12 +153,16 @@ void CopyEngine::check_exit(const Fiber& who) {
   for (const Copy& copy : copies_) {
     if (copy.is_load() || copy.issuer != &who) continue;
     const bool committed = copy.group < who.store_group;
-    fail(Bug::kUnfinishedCopy, who)
+    if (!is_news(rule_of(Bug::kUnfinishedCopy), {.at = copy.at})) continue;
+    remark(rule_of(Bug::kUnfinishedCopy), who)
         << "the thread exits, and the bulk store that it issued at " << copy.at
-        << " may not have read its shared memory yet: "
-        << (committed ? "its tma_store_wait_read is missing, or leaves it pending"
-                      : "tma_store_commit is missing after it, without which no wait includes it");
+        << " may not have read its shared memory yet: " << (committed ? "its " : "")
+        << (committed ? word("tma_store_wait_read", "cp.async.bulk.wait_group")
+                      : word("tma_store_commit", "cp.async.bulk.commit_group"))
+        << (committed ? " is missing, or leaves it pending"
+                      : " is missing after it, without which no wait includes it");
   }
+  wait_for_stores(who, UINT_MAX);  // of what has been reported
 }
 
 // ---- The functions
@@ -173,15 +178,13 @@ uintptr_t box_alignment(const TensorMapShape& map) {
 // What TMA itself checks, or takes for granted, before it begins.
 void check_box(const char* op, const Copy& copy, uintptr_t alignment) {
   const uintptr_t address = copy.shared;
-  const auto refuse = [&](Bug bug) {
-    return Failure(bug, *self, std::string(op) + " at " + describe(copy.at) + ": ");
-  };
+  const auto refuse = [&](Bug bug) { return Failure(bug, *self, op, copy.at); };
   if (check_access(address, copy.bytes, copy.is_load(), {.at = copy.at}) != Space::kShared) {
     refuse(Bug::kSharedOutOfBounds) << "the box's address is not in shared memory";
   }
   if (address % alignment != 0) {
-    refuse(Bug::kMisaligned) << "the box's address " << describe_shared(address) << " is not a multiple of "
-                             << alignment << " bytes"
+    refuse(Bug::kMisaligned) << "the box's address " << ReportWriter::Address{describe_shared(address)}
+                             << " is not a multiple of " << alignment << " bytes"
                              << (alignment > 128 ? ", where the swizzle's pattern starts over" : "");
   }
   for_each_row(copy, [&](const BoxRow& row) {
@@ -190,8 +193,9 @@ void check_box(const char* op, const Copy& copy, uintptr_t alignment) {
       Failure failure = refuse(Bug::kGlobalOutOfBounds);
       failure << "the row of " << row.inside << " bytes at (";
       for (const int64_t& coordinate : row.at) failure << (&coordinate == row.at ? "" : ", ") << coordinate;
-      failure << ") lies inside the tensor map's sizes, but at " << describe_foreign_address(row.global)
-              << ". Are the map's sizes or strides wrong?";
+      failure << ") lies inside the tensor map's sizes, but at "
+              << ReportWriter::Address{describe_foreign_address(row.global)} << ". " << ReportWriter::Advice()
+              << "Are the map's sizes or strides wrong?";
     }
     check_previous_kernel(row.global, row.inside, !copy.is_load(), {.at = copy.at});
     note_headway(*find_range(row.global), row.global, !copy.is_load());
@@ -217,10 +221,18 @@ void remember_columns(const Copy& load) {
 int find_mbarrier(const char* op, const uint64_t* barrier, Location at) {
   const int number = cta->mbarriers->find(op, barrier, at);
   const Mbarrier& its = (*cta->mbarriers)[number];
-  if (!its.known_to_copies) {
-    fail(Bug::kProxyFence, *self) << op << " at " << at << ": the mbarrier initialised at " << its.initialised
-                                  << " is not known to the copy engine. The thread that initialised it must "
-                                     "execute fence_mbarrier_init() after that";
+  constexpr const Rule& kRule = rule_named("mbarrier-init-fence");
+  // Programs often do without, as long as their clusters have one CTA.
+  const bool is_advice = cta->options.reports != nullptr && !cta->has_neighbours;
+  if (!its.known_to_copies && is_news(kRule, {.at = at}, {.at = its.initialised})) {
+    Remark(kRule, *self, is_advice) << op << " at " << at << ": the mbarrier initialised at "
+                                    << its.initialised << (is_advice ? " may not be" : " is not")
+                                    << " known to the copy engine. " << ReportWriter::Advice()
+                                    << "The thread that initialised it " << (is_advice ? "should" : "must")
+                                    << " execute "
+                                    << word("fence_mbarrier_init()",
+                                            "fence.mbarrier_init.release.cluster or fence.proxy.async")
+                                    << " after that";
   }
   return number;
 }
@@ -298,17 +310,16 @@ void store(const char* op, const TensorMapShape& map, const void* shared, BoxOri
 
 TensorMapShape map_at(const char* op, const void* map, Location at) {
   const InRuntime in_runtime;
-  const auto refuse = [&] {
-    return Failure(Bug::kLaunch, *self, std::string(op) + " at " + describe(at) + ": ");
-  };
   check_access(uintptr_t(map), sizeof(TensorMapShape), false, {.at = at});
   TensorMapShape shape;
   std::memcpy(&shape, map, sizeof(shape));
   try {
     flashsteps::check_tensor_map(shape);
   } catch (const std::runtime_error&) {
-    refuse() << "there is no tensor map at " << describe_address(uintptr_t(map))
-             << ". cuTensorMapEncodeTiled() makes one";
+    fail(rule_named("invalid-operand"), *self)
+        << op << " at " << at << ": there is no tensor map at "
+        << ReportWriter::Address{describe_address(uintptr_t(map))} << ". " << ReportWriter::Advice()
+        << "cuTensorMapEncodeTiled() makes one";
   }
   return shape;
 }

@@ -41,8 +41,8 @@ struct Part {
 };
 
 Failure refuse(Bug bug, Part part, Location at) {
-  return Failure(bug, cta->fiber(cta->running_warp, 0),
-                 "wgmma at " + describe(at) + ", the descriptor of " + part.name + ": ");
+  return Failure(bug, cta->fiber(cta->running_warp, 0), "wgmma", at,
+                 std::string(", the descriptor of ") + part.name + ": ");
 }
 
 SmemOperand decode(uint64_t bits, bool mn_major, int element_bytes, Part part, Location at) {
@@ -116,19 +116,18 @@ void check_layout(const SmemOperand& operand, Part part, Location at) {
       }
       return;
     }
-    const auto copied = [&] {
-      return "what was copied at " + describe(pc_of(chunk.site())) + " with a swizzle of " +
-             std::to_string(chunk.swizzle_bytes) + " bytes";
-    };
     if (!swizzle_fits) {
       refuse(Bug::kSwizzle, part, at)
-          << "its swizzle is " << operand.row_bytes << " bytes, but it reads " << copied();
+          << "its swizzle is " << operand.row_bytes << " bytes, but it reads what was copied at "
+          << place_of(chunk.site()) << " with a swizzle of " << chunk.swizzle_bytes << " bytes";
     }
     refuse(Bug::kSwizzle, part, at) << "element (" << mn << ", k = " << k << ") should be in row "
                                     << row_0 + row << ", column " << (column_0 + column) * chunk_elements
-                                    << " of the tile, but it reads " << copied() << " there from row "
-                                    << chunk.row << ", column " << chunk.column * chunk_elements
-                                    << ". Are its leading or stride byte offset wrong, is its major the "
+                                    << " of the tile, but it reads what was copied at "
+                                    << place_of(chunk.site()) << " with a swizzle of " << chunk.swizzle_bytes
+                                    << " bytes there from row " << chunk.row << ", column "
+                                    << chunk.column * chunk_elements << ". " << ReportWriter::Advice()
+                                    << "Are its leading or stride byte offset wrong, is its major the "
                                        "wrong one, or was it advanced too "
                                        "far?";
   });
@@ -164,8 +163,7 @@ bool AsyncProducts::Instruction::is_same(const Instruction& other) const {
 void AsyncProducts::meet(const Instruction& instruction) {
   const int warp = cta->running_warp, index = warp % kWarpsPerGroup;
   const auto refuse_warp = [&] {
-    return Failure(Bug::kDivergence, cta->fiber(warp, 0),
-                   std::string(instruction.op) + " at " + describe(instruction.at) + ": ");
+    return Failure(Bug::kDivergence, cta->fiber(warp, 0), instruction.op, instruction.at);
   };
   if (warp - index + kWarpsPerGroup > cta->num_warps) {
     refuse_warp() << "needs a warpgroup, four warps of which the first is a multiple of 4, and the CTA has "
@@ -219,15 +217,14 @@ void AsyncProducts::use_registers(const Product& product, int lane, const void* 
   const Fiber& who = cta->fiber(cta->running_warp, lane);
   Lane& its = lane_of(who);
   const uintptr_t begin = uintptr_t(registers);
-  const auto describe_use = [&] {
-    return "wgmma at " + describe(product.at) + ": the registers of " +
-           (accumulator ? "its accumulator" : "A");
-  };
+  const char* const which = accumulator ? ": the registers of its accumulator" : ": the registers of A";
   for (const Touch& touch : its.touched) {
     if (touch.address >= begin + bytes || begin >= touch.address + touch.bytes) continue;
-    fail(Bug::kRegisterFence, who) << describe_use() << (touch.write ? " were written at " : " were read at ")
-                                   << describe(pc_of(touch.site))
-                                   << ", and between that and this wgmma a warpgroup_arrive() is missing";
+    if (!is_news(rule_of(Bug::kRegisterFence), {.at = product.at}, place_of(touch.site))) continue;
+    remark(rule_of(Bug::kRegisterFence), who)
+        << "wgmma at " << product.at << which << (touch.write ? " were written at " : " were read at ")
+        << place_of(touch.site) << ", and between that and this wgmma a "
+        << word("warpgroup_arrive()", "wgmma.fence") << " is missing";
   }
   bool known = false;
   for (InUse& use : its.in_use) {
@@ -235,11 +232,12 @@ void AsyncProducts::use_registers(const Product& product, int lane, const void* 
     const bool same =
         use.accumulator == accumulator && (!accumulator || (use.begin == begin && use.end == begin + bytes));
     if (!same) {
-      fail(Bug::kRegisterInUse, who) << describe_use() << " are also the "
+      fail(Bug::kRegisterInUse, who) << "wgmma at " << product.at << which << " are also the "
                                      << (use.accumulator ? "accumulator" : "registers of A")
                                      << " of the wgmma at " << use.at
                                      << ", which is under way with another shape or another use: a "
-                                        "warpgroup_wait is missing between the two";
+                                     << word("warpgroup_wait", "wgmma.wait_group")
+                                     << " is missing between the two";
     }
     // Of A's registers only what one group uses is put together: they are free when that group is complete.
     if (!accumulator && (begin < use.begin || begin + bytes > use.end || use.group != product.group))
@@ -263,12 +261,15 @@ void AsyncProducts::register_access(uintptr_t address, size_t bytes, bool write,
   for (const InUse& use : its.in_use) {
     if (!use.overlaps(address, bytes)) continue;
     const bool committed = use.group < warps_[size_t(self->warp)].committed;
-    fail(Bug::kRegisterInUse, *self)
-        << "the " << kind_of_access(write) << " at " << describe(pc_of(site)) << " touches the "
-        << (use.accumulator ? "accumulator" : "registers of A") << " of the wgmma at " << use.at
-        << ", which is under way: "
-        << (committed ? "warpgroup_wait is missing before this access, or leaves its group pending"
-                      : "warpgroup_commit_batch is missing after it, without which no wait includes it");
+    fail(Bug::kRegisterInUse, *self) << "the " << kind_of_access(write) << " at " << place_of(site)
+                                     << " touches the "
+                                     << (use.accumulator ? "accumulator" : "registers of A")
+                                     << " of the wgmma at " << use.at << ", which is under way: "
+                                     << (committed ? word("warpgroup_wait", "wgmma.wait_group")
+                                                   : word("warpgroup_commit_batch", "wgmma.commit_group"))
+                                     << (committed
+                                             ? " is missing before this access, or leaves its group pending"
+                                             : " is missing after it, without which no wait includes it");
   }
   // It is the same registers again and again, and the first touch of each is enough.
   const Touch touch{address, uint32_t(bytes), write, site};
@@ -301,7 +302,8 @@ void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
   product.group = its.committed;
   if (!its.fenced) {
     fail(Bug::kRegisterFence, cta->fiber(warp, 0))
-        << "wgmma at " << product.at << ": no warpgroup_arrive() lies before this first wgmma of the warp";
+        << "wgmma at " << product.at << ": no " << word("warpgroup_arrive()", "wgmma.fence")
+        << " lies before this first wgmma of the warp";
   }
   const Part part_a{"A", first_row(warp), kRowsOfAWarp}, part_b{"B", 0, product.num_columns()};
   if (a_in_smem) product.a = decode(a, kind.a_mn, kind.element_bytes(), part_a, product.at);
@@ -511,7 +513,8 @@ void AsyncProducts::check_exit(const Fiber& who) {
     return;
   }
   fail(Bug::kUnfinishedCopy, who) << "the thread exits while the wgmma at " << its.products.front().at
-                                  << " is under way: no warpgroup_wait has included it";
+                                  << " is under way: no " << word("warpgroup_wait", "wgmma.wait_group")
+                                  << " has included it";
 }
 
 // ---- The functions

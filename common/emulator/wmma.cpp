@@ -141,19 +141,20 @@ std::string describe_smem(const void* address) {
 
 void check_matrix(const MemoryArguments& m, size_t element_bytes) {
   const InRuntime in_runtime;
-  const auto where = [&] { return std::string(m.op) + " at " + describe(m.pc) + ": "; };
+  const Place place{.pc = m.pc};
   // The first element stands for all: where they end is checked with each lane's piece.
-  if (check_access(uintptr_t(m.matrix.data), element_bytes, false, {.pc = m.pc}) != Space::kShared) {
+  if (check_access(uintptr_t(m.matrix.data), element_bytes, false, place) != Space::kShared) {
     fail(Bug::kSharedOutOfBounds, *self)
-        << where() << "the matrix is not in shared memory. (A GPU takes global memory as well; the "
+        << m.op << " at " << place
+        << ": the matrix is not in shared memory. (A GPU takes global memory as well; the "
         << "emulator does not)";
   }
   if (uintptr_t(m.matrix.data) % kMatrixAlignment != 0) {
-    fail(Bug::kMisaligned, *self) << where() << describe_smem(m.matrix.data) << " is not a multiple of "
-                                  << kMatrixAlignment << " bytes";
+    fail(Bug::kMisaligned, *self) << m.op << " at " << place << ": " << describe_smem(m.matrix.data)
+                                  << " is not a multiple of " << kMatrixAlignment << " bytes";
   }
   if (m.matrix.stride * element_bytes % kStrideAlignment != 0) {
-    fail(Bug::kMisaligned, *self) << where() << "a stride of " << m.matrix.stride
+    fail(Bug::kMisaligned, *self) << m.op << " at " << place << ": a stride of " << m.matrix.stride
                                   << " elements is not a multiple of " << kStrideAlignment << " bytes";
   }
 }

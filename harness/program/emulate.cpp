@@ -14,8 +14,10 @@
 #include <iostream>
 #include <sstream>
 
+#include "harness/base/atomic_file.h"
 #include "harness/base/build_info.h"
 #include "harness/base/text.h"
+#include "harness/emulate/findings.h"
 #include "harness/emulate/translate.h"
 #include "harness/program/commands.h"
 
@@ -157,12 +159,13 @@ void build(const Options& options, const Folder& folder, const std::string& prog
 }
 
 // Runs the program, and returns what that says about it.
-ExitStatus run_program(const std::string& program, const Options& options, const std::string& mode,
-                       int seed) {
+ExitStatus run_program(const std::string& program, const Options& options, const std::string& mode, int seed,
+                       const std::string& findings) {
   Words command{program};
   command.insert(command.end(), options.arguments.begin(), options.arguments.end());
   const int status = run_process(
-      command, {"FLASHSTEPS_EMULATE_MODE=" + mode, "FLASHSTEPS_EMULATE_SEED=" + std::to_string(seed)});
+      command, {"FLASHSTEPS_EMULATE_MODE=" + mode, "FLASHSTEPS_EMULATE_SEED=" + std::to_string(seed),
+                "FLASHSTEPS_EMULATE_FINDINGS=" + findings});
   if (WIFSIGNALED(status)) {
     std::cerr << "flashsteps: the program was ended by signal " << WTERMSIG(status) << ", "
               << strsignal(WTERMSIG(status)) << std::endl;
@@ -178,6 +181,7 @@ int emulate_program(const Options& options) {
   const Folder folder;
   const std::string program = folder / fs::path(options.program).stem().c_str();
   build(options, folder, program);
+  Findings findings;
   int worst = kAllPassed;
   for (const std::string& mode : options.modes) {
     const int num_seeds = mode == "random" ? options.seeds : 1;
@@ -185,10 +189,17 @@ int emulate_program(const Options& options) {
       if (options.modes.size() > 1 || num_seeds > 1)
         std::cout << "mode " << mode << (mode == "random" ? ", seed " + std::to_string(seed) : "")
                   << std::endl;
-      worst = std::max<int>(worst, run_program(program, options, mode, seed));
-      if (worst == kCrashedOrHung) return worst;  // Ctrl-C ends all
+      const std::string lines = folder / "findings";
+      write_file(lines, "");
+      worst = std::max<int>(worst, run_program(program, options, mode, seed, lines));
+      json run{{"mode", mode}};
+      if (mode == "random") run["seed"] = seed;
+      findings.add(read_file(lines), run);
+      if (worst == kCrashedOrHung) break;  // Ctrl-C ends all
     }
+    if (worst == kCrashedOrHung) break;
   }
+  for (const std::string& path : options.reports) replace_file(path, findings.text_for(path));
   return worst;
 }
 

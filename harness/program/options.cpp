@@ -10,6 +10,7 @@
 #include "harness/base/atomic_file.h"
 #include "harness/base/text.h"
 #include "harness/device/tuning.h"
+#include "harness/emulate/findings.h"
 #include "harness/problem/shapes.h"
 
 namespace flashsteps {
@@ -204,6 +205,9 @@ void add_emulate_options(CLI::App* c, Options& o) {
   c->add_option("ARGUMENT", o.arguments, "what the program gets; behind a -- if they begin with a -");
   add_modes(c, o, "when copies complete, and in which order threads run (default: early)",
             "how many random orders to try (default: 1)");
+  add_repeatable(c, "--report", o.reports,
+                 "write the findings to this file: JSON if its name ends in .json, SARIF if in .sarif")
+      ->type_name("FILE");
   add_repeatable(c, "-I", o.include_folders, "a folder with headers")->type_name("FOLDER");
   add_repeatable(c, "-D", o.macros, "a macro, NAME or NAME=VALUE")->type_name("MACRO");
 }
@@ -425,6 +429,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv, bool iso
   o.command = command->get_name();
   if (o.command == "emulate") {
     if (!was_given(*command, "--mode")) o.modes = {"early"};
+    for (std::string& path : o.reports) {
+      if (!Findings::is_known_format(path))
+        throw UsageError("--report " + path + ": the name must end in .json or .sarif");
+      path = check_writable("--report", path);
+    }
     return o;
   }
   choose_steps(*command, steps, o);

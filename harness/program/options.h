@@ -34,6 +34,7 @@ struct Options {
   // emulate: the CUDA program, what g++ gets for it, and what the program gets.
   std::string program;
   std::vector<std::string> include_folders, macros, arguments;
+  std::vector<std::string> reports;  // files to write the findings to
   bool in_process = false;
   bool verbose = false;
 };

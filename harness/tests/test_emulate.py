@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from test_program import FLASHSTEPS, PATIENCE, run
+from test_program import FLASHSTEPS, PATIENCE, ROOT, run
 
 PROGRAMS = Path(__file__).resolve().parent / "emulate"
 RIGHT = [
@@ -31,42 +33,56 @@ RIGHT = [
     "templates",
     "vector_add",
 ]
-# What is found: a launch, and text of the lines that are named.
+ADVICE = {"ptx_instructions_sm90": [("notice", "mbarrier-init-fence")]}  # which leaves the exit status 0
+# What is found: a launch, a rule, words, and text of the lines that are named.
 WRONG = {
     "barrier_missing_wait": [
-        ("arrives<<<", "is not ordered after the read", ["// a copy", "// before the wait"]),
-        ("reads<<<", "race on shared memory at `tile`", ["// a group's copy", "// and no wait"]),
+        ("arrives<<<", "race-shared", "is not ordered after the read", ["// a copy", "// before the wait"]),
+        ("reads<<<", "race-shared", "race on shared memory at `tile`", ["// a group's copy", "// and no wait"]),
     ],
-    "byte_race": [("rotate<<<", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[(threadIdx"])],
+    "byte_race": [
+        ("rotate<<<", "race-shared", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[(threadIdx"])
+    ],
     "missing_cluster_waits": [
-        ("neighbours<<<", "of the cluster has exited, and its shared memory with it", ["// of a CTA that may be"]),
-        ("overwrites<<<", "race on shared memory at `tile`", ["// before", "// or behind this"]),
-        ("without_grid_sync, dim3", "race between CTAs on global memory", ["by each block", "of the other block"]),
+        ("neighbours<<<", "cluster-misuse", "of the cluster has exited, and its shared memory with it", ["// of a CTA that may be"]),
+        ("overwrites<<<", "race-shared", "race on shared memory at `tile`", ["// before", "// or behind this"]),
+        ("without_grid_sync, dim3", "race-global", "race between CTAs on global memory", ["by each block", "of the other block"]),
     ],
     "device_asserts": [
-        ("asserts<<<", "the assertion `int(threadIdx.x) < n` does not hold", ["// a promise"]),
-        ("traps<<<", "__trap()", ["__trap();"]),
-        ("frees_twice<<<", "which is free, or which no malloc() of a kernel has returned", ["// again"]),
-        ("writes_beyond<<<", "global memory access out of bounds", ["// far away"]),
+        ("asserts<<<", "device-assert", "the assertion `int(threadIdx.x) < n` does not hold", ["// a promise"]),
+        ("traps<<<", "trap", "__trap()", ["__trap();"]),
+        ("frees_twice<<<", "heap-misuse", "which is free, or which no malloc() of a kernel has returned", ["// again"]),
+        ("writes_beyond<<<", "out-of-bounds-global", "global memory access out of bounds", ["// far away"]),
     ],
-    "missing_barrier": [("reverse<<<", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[127 -"])],
+    "missing_barrier": [
+        ("reverse<<<", "race-shared", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[127 -"])
+    ],
     "out_of_bounds": [
-        ("fill<<<", "0 bytes after the end of an allocation of 4000 bytes", ["if (i <= n)"]),
-        ("shift<<<", "smem + 0, but the launch asked for 0 bytes, and the 512 of __shared__ variables", ["neighbour"]),
+        ("fill<<<", "out-of-bounds-global", "0 bytes after the end of an allocation of 4000 bytes", ["if (i <= n)"]),
+        ("shift<<<", "out-of-bounds-shared", "smem + 0, but the launch asked for 0 bytes, and the 512 of __shared__ variables", ["neighbour"]),
     ],
     "ptx_missing_wait": [
-        ("sum_tiles<<<", "last cp_async_wait leaves it pending", ["tiles[tile % 2][i]", "cp.async.ca"])
+        ("sum_tiles<<<", "missing-wait", "last cp.async.wait_group leaves it", ["tiles[tile % 2][i]", "cp.async.ca"]),
+        ("sum_tiles<<<", "missing-wait", "last cp.async.wait_group leaves it", ["cp.async.ca"]),  # the next one
     ],
     "ptx_missing_mbarrier_wait": [
-        ("sum_two_tiles<<<", "this thread has not waited for that", ["tiles[1][i]", "// the copy"])
+        ("sum_two_tiles<<<", "mbarrier-init-fence", "should execute fence.mbarrier_init", ["// the copy", ".init."]),
+        ("sum_two_tiles<<<", "missing-wait", "is an mbarrier.try_wait missing", ["tiles[1][i]", "// the copy"]),
     ],
-    "divides_by_zero": [("divide<<<", "an integer is divided by zero", ["1000 / in"])],
+    "divides_by_zero": [("divide<<<", "division-by-zero", "an integer is divided by zero", ["1000 / in"])],
     "two_bugs": [
-        ("neighbour<<<", "race on shared memory", ["tile[threadIdx.x] = in", "without a barrier"]),
-        ("count<<<", "race between CTAs on global memory", ["by every block"]),
+        ("neighbour<<<", "race-shared", "race on shared memory", ["tile[threadIdx.x] = in", "without a barrier"]),
+        ("count<<<", "race-global", "race between CTAs on global memory", ["by every block"]),
     ],
-}
+    "three_bugs": [
+        ("shift<<<", "race-shared", "race on shared memory", ["tile[threadIdx.x] = in", "without a barrier"]),
+        ("shift<<<", "out-of-bounds-global", "4 bytes before an allocation of 2048", ["ends block 0 alone"]),
+        ("shift<<<", "race-global", "race between CTAs on global memory", ["by every block"]),
+    ],
+}  # fmt: skip
 ALL_MODES = ["--mode", "early", "--mode", "late", "--mode", "random"]
+RUNS = [{"mode": "early"}, {"mode": "late"}, {"mode": "random", "seed": 1}, {"mode": "random", "seed": 2}]
+RULES = re.findall(r'^    \{"([\w-]+)", Bug::', (ROOT / "common/emulator/rules.h").read_text(), re.MULTILINE)
 
 
 def line_of(program: str, text: str) -> str:
@@ -76,28 +92,100 @@ def line_of(program: str, text: str) -> str:
     return f"{program}.cu:{found}"
 
 
+def annotation(line: str) -> tuple[str, str, str] | None:
+    """What GitHub makes of a line, by our problem matcher: severity, place and rule."""
+    for matcher in json.loads((ROOT / ".github" / "problem-matcher.json").read_text())["problemMatcher"]:
+        (pattern,) = matcher["pattern"]
+        if found := re.match(pattern["regexp"], line):
+            file, number, rule = (found[pattern[key]] for key in ("file", "line", "code"))
+            return matcher["severity"], f"{file}:{number}", rule
+    return None
+
+
 @pytest.mark.parametrize("program", RIGHT)
 def test_a_right_program_says_what_it_says_on_a_gpu(program: str) -> None:
     done = run(FLASHSTEPS, "emulate", str(PROGRAMS / f"{program}.cu"))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    said = [annotation(line) for line in done.stderr.splitlines()]
+    assert [each and each[::2] for each in said] == ADVICE.get(program, []), done.stderr
     assert done.stdout.splitlines()[-1] == "ok"
 
 
+def named(line: str) -> set[str]:
+    """The places in what was printed, but for that of the launch."""
+    return set(re.findall(r"[\w.]+:\d+\b", line.split(": block ")[1]))
+
+
+def as_text(place: dict[str, Any]) -> str:
+    return f"{Path(place['file']).name}:{place['line']}"
+
+
 @pytest.mark.parametrize("program", WRONG)
-def test_what_is_wrong_is_named_with_its_lines_in_every_mode(program: str) -> None:
-    done = run(FLASHSTEPS, "emulate", str(PROGRAMS / f"{program}.cu"), *ALL_MODES, "--seeds", "2")
+def test_what_is_wrong_is_named_with_its_lines_in_every_mode(program: str, tmp_path: Path) -> None:
+    files = [tmp_path / "report.json", tmp_path / "report.sarif"]
+    reports = [word for file in files for word in ("--report", str(file))]
+    done = run(FLASHSTEPS, "emulate", str(PROGRAMS / f"{program}.cu"), *ALL_MODES, "--seeds", "2", *reports)
     assert done.returncode == 1
     assert re.findall(r"^mode .*", done.stdout, re.MULTILINE) == [
         "mode early", "mode late", "mode random, seed 1", "mode random, seed 2",
     ]  # fmt: skip
-    findings = re.findall(r"^flashsteps: finding \d+: .*", done.stderr, re.MULTILINE)
-    assert len(findings) == 4 * len(WRONG[program]), done.stderr
-    for number, finding in enumerate(findings):
-        launch, said, places = WRONG[program][number % len(WRONG[program])]
-        assert f"finding {number % len(WRONG[program]) + 1}: kernel launched at " in finding
-        for place in (launch, *places):
-            assert re.search(re.escape(line_of(program, place)) + r"\b", finding), (place, finding)
-        assert said in finding
+    findings = json.loads(files[0].read_text())["findings"]
+    assert len(findings) == len(WRONG[program]), done.stderr
+    lines = re.findall(r"^flashsteps: .*", done.stderr, re.MULTILINE)
+    assert len(lines) == 4 * len(findings), done.stderr
+    (sarif,) = json.loads(files[1].read_text())["runs"]
+    for launch, rule, said, texts in WRONG[program]:
+        places = {line_of(program, text) for text in texts}
+        (finding,) = (
+            each for each in findings if each["rule"] == rule and places == set(map(as_text, each["places"]))
+        )
+        assert as_text(finding["launch"]) == line_of(program, launch)
+        assert finding["runs"] == RUNS and finding["help"] == f"docs/findings.md#{rule}"
+        assert said in finding["text"] and finding["advice"]
+        level = "note" if rule == "mbarrier-init-fence" else "error"
+        assert finding["level"] == level and len(finding["block"]) == len(finding["thread"]) == 3
+        # The same on stderr, once in each run, and as GitHub would show it.
+        printed = [line for line in lines if line.endswith(f"[{rule}]") and named(line) == places]
+        assert len(printed) == 4 and f": kernel launched at {finding['launch']['file']}:" in printed[0]
+        for line in printed:
+            severity, place, code = annotation(line)
+            assert Path(place).name in places and code == rule and severity == {"note": "notice"}.get(level, level)
+        # And in SARIF.
+        (result,) = (each for each in sarif["results"] if each["message"]["text"] == finding["text"])
+        (at,) = result["locations"]
+        its_rule = sarif["tool"]["driver"]["rules"][result["ruleIndex"]]
+        assert result["ruleId"] == its_rule["id"] == rule and its_rule["helpUri"].endswith(finding["help"])
+        assert result["level"] == level and len(result["relatedLocations"]) == len(finding["places"])
+        assert at["physicalLocation"]["region"]["startLine"] == finding["places"][0]["line"]
+
+
+def test_the_page_has_every_rule_and_its_examples_break_it(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^### (.*)$", page, re.MULTILINE)) == sorted(RULES)
+    blocks = re.findall(r"^```cuda\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    kernels = re.findall(r"^__global__ void (\w+)\(int\* data\) \{  // (<<<.*>>>)$", page, re.MULTILINE)
+    assert len(kernels) == len(blocks) - 1 > 20
+    main = "int main() {\n  int* data;\n  cudaMalloc(&data, 1024);\n"
+    for name, launch in kernels:
+        main += f"  cudaMemset(data, 0, 1024);\n  {name}{launch}(data);\n"
+    text = "#include <cuda_runtime.h>\n#include <cstdint>\n" + "".join(blocks) + main + "}\n"
+    done = emulate(tmp_path, text, "--report", "report.json", "program.cu")
+    assert done.returncode == 1, done.stderr
+    found = [
+        (text.splitlines()[finding["launch"]["line"] - 1].split("<<<")[0].strip(), finding["rule"])
+        for finding in json.loads((tmp_path / "report.json").read_text())["findings"]
+    ]
+    assert found == [(name, name.replace("_", "-")) for name, _ in kernels]
+    assert all(annotation(line) for line in done.stderr.splitlines())
+
+
+def test_there_are_at_most_a_hundred_findings(tmp_path: Path) -> None:
+    line = "tile[threadIdx.x] += tile[63 - threadIdx.x] + data[0]; __syncwarp();\n"
+    text = f"__global__ void f(int* data) {{\n__shared__ int tile[64];\n{105 * line}}}\n"
+    text += "int main() { int* data; cudaMalloc(&data, 4); for (int i = 0; i < 9; i++) f<<<1, 64>>>(data); }\n"
+    done = emulate(tmp_path, text, "--report", "report.json", "program.cu")
+    assert len(json.loads((tmp_path / "report.json").read_text())["findings"]) == 100
+    assert done.returncode == 1 and done.stderr.splitlines()[100:] == ["flashsteps: there are more than 100 findings"]
 
 
 def test_memory_that_nobody_has_written_holds_no_zeros() -> None:
@@ -167,6 +255,8 @@ def test_what_cannot_be_compiled_is_said_at_its_line(tmp_path: Path, text: str, 
 
 def test_wrong_use(tmp_path: Path) -> None:
     assert "there is no file nothing.cu" in emulate(tmp_path, "", "nothing.cu").stderr
+    unknown = emulate(tmp_path, MAIN, "--report", "findings.txt", "program.cu")
+    assert unknown.returncode == 2 and "must end in .json or .sarif" in unknown.stderr
     assert emulate(tmp_path, "").returncode == 2
     crash = emulate(tmp_path, "#include <csignal>\nint main() { raise(SIGABRT); }", "program.cu")
     assert crash.returncode == 3 and "was ended by signal 6" in crash.stderr
