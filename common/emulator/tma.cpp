@@ -8,6 +8,7 @@
 #include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
 #include "common/emulator/global_races.h"
+#include "common/emulator/half.h"
 #include "common/emulator/headway.h"
 #include "common/emulator/mbarrier_table.h"
 #include "common/emulator/shared_races.h"
@@ -93,7 +94,11 @@ void move_box(const Copy& copy) {
     } else if (row.inside > 0) {
       for_each_chunk(copy, row,
                      [&](void* from, size_t offset) { std::memcpy(data + offset, from, kChunkBytes); });
-      std::memcpy(global, data + row.skipped, row.inside);
+      if (copy.reduce != nullptr) {
+        copy.reduce(copy.operation, global, data + row.skipped, row.inside);
+      } else {
+        std::memcpy(global, data + row.skipped, row.inside);
+      }
     }
   });
 }
@@ -196,7 +201,8 @@ void check_box(const char* op, const Copy& copy, uintptr_t alignment) {
     check_previous_kernel(row.global, row.inside, !copy.is_load(), {.at = copy.at});
     note_headway(*find_range(row.global), row.global, !copy.is_load());
     GlobalRaces* const races = cta->launch->global_races;
-    if (races != nullptr) races->access(row.global, row.inside, !copy.is_load(), copy.site);
+    if (races != nullptr && copy.reduce == nullptr)
+      races->access(row.global, row.inside, !copy.is_load(), copy.site);
   });
 }
 
@@ -275,23 +281,30 @@ void load(const char* op, const char* its_barrier, void* shared, const TensorMap
   }
 }
 
-void store(const char* op, const TensorMapShape& map, const void* shared, BoxOrigin origin,
-           uintptr_t alignment, Location at, uintptr_t pc) {
-  const InRuntime in_runtime;
-  const Copy copy{.map = map,
-                  .origin = origin,
-                  .shared = uintptr_t(shared),
-                  .bytes = box_bytes(map),
-                  .issuer = self,
-                  .at = at,
-                  .site = site_of(pc),
-                  .group = self->store_group};
+void start_store(const char* op, const Copy& copy, uintptr_t alignment) {
   check_box(op, copy, alignment);
   ++cta->counters.tma_stores;
   cta->counters.tma_store_bytes += copy.bytes;
   if (cta->options.race_detector) cta->races->store_issued(*self, copy.shared, copy.bytes, copy.site);
   if (cta->tracer != nullptr) cta->tracer->copy_issued(copy);
   cta->copies->issue(copy);
+}
+
+Copy store_of(const TensorMapShape& map, const void* shared, BoxOrigin origin, Location at, uintptr_t pc) {
+  return {.map = map,
+          .origin = origin,
+          .shared = uintptr_t(shared),
+          .bytes = box_bytes(map),
+          .issuer = self,
+          .at = at,
+          .site = site_of(pc),
+          .group = self->store_group};
+}
+
+void store(const char* op, const TensorMapShape& map, const void* shared, BoxOrigin origin,
+           uintptr_t alignment, Location at, uintptr_t pc) {
+  const InRuntime in_runtime;
+  start_store(op, store_of(map, shared, origin, at, pc), alignment);
 }
 
 // ---- For inline PTX
@@ -371,6 +384,26 @@ void bulk_store(void* global, const void* shared, size_t bytes, Location at) {
   store(kOp, shape, shared, {}, 16, at, uintptr_t(__builtin_return_address(0)));
 }
 
+template <typename T>
+void bulk_reduce(Atomic operation, T* global, const T* shared, size_t bytes, Location at) {
+  constexpr const char* kOp = "cp.reduce.async.bulk";
+  const TensorMapShape shape = contiguous(kOp, global, shared, bytes, /*write=*/true, at);
+  const InRuntime in_runtime;
+  Copy copy = store_of(shape, shared, {}, at, uintptr_t(__builtin_return_address(0)));
+  copy.operation = operation;
+  copy.reduce = update_elements<T>;
+  start_store(kOp, copy, 16);
+}
+#define FLASHSTEPS_BULK_REDUCE(T) template void bulk_reduce<T>(Atomic, T*, const T*, size_t, Location);
+FLASHSTEPS_BULK_REDUCE(int)
+FLASHSTEPS_BULK_REDUCE(unsigned)
+FLASHSTEPS_BULK_REDUCE(long long)
+FLASHSTEPS_BULK_REDUCE(unsigned long long)
+FLASHSTEPS_BULK_REDUCE(float)
+FLASHSTEPS_BULK_REDUCE(double)
+FLASHSTEPS_BULK_REDUCE(cuda::__half)
+FLASHSTEPS_BULK_REDUCE(cuda::__nv_bfloat16)
+
 void tma_store_wait_read(int pending, Location at) {
   const InRuntime in_runtime;
   const unsigned committed = self->store_group;
@@ -411,4 +444,4 @@ void fence_proxy_async(Location) {
   if (cta->options.race_detector) cta->races->proxy_fence(*self);
 }
 
-}  // namespace flashsteps::on_emulator
+}  // namespace flashsteps::inline on_emulator
