@@ -52,8 +52,8 @@ enum class ShuffleMode { kIndex, kXor, kDown, kUp };
 // leaves the value undefined.
 uint64_t shuffle(ShuffleMode mode, unsigned mask, uint64_t value, unsigned operand, int width, Location at);
 
-// Of A and B. A product's K is 32 bytes: 16 or 32 of them.
-enum class OperandType { kFp16, kBf16, kE4m3 };
+// Of A and B. A product's K is 32 bytes: 8, 16 or 32 of them.
+enum class OperandType { kFp16, kBf16, kE4m3, kTf32 };
 
 // What wgmma does besides A B.
 struct WgmmaKind {
@@ -63,7 +63,7 @@ struct WgmmaKind {
   bool fp16_sums = false;  // two in a register
   bool negated = false;    // subtracts A B
 
-  int element_bytes() const { return type == OperandType::kE4m3 ? 1 : 2; }
+  int element_bytes() const { return type == OperandType::kE4m3 ? 1 : type == OperandType::kTf32 ? 4 : 2; }
   int depth() const { return 32 / element_bytes(); }
 };
 

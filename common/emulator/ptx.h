@@ -6,6 +6,7 @@
 // type, so an operand may be of any C++ type. Inlined always, so that a report names the kernel's line.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -261,15 +262,20 @@ FLASHSTEPS_PTX bool is_less(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) return a < b || (a == b && std::signbit(a) > std::signbit(b));
   return a < b;
 }
-template <typename T>
-constexpr T kNan = std::bit_cast<T>(Unsigned<T>(~Unsigned<T>(0) >> 1));
+template <bool NAN_WINS, typename T>
+FLASHSTEPS_PTX T winner(T a, T b, bool a_wins) {
+  if constexpr (std::is_floating_point_v<T>) {
+    constexpr T kNan = std::bit_cast<T>(Unsigned<T>(~Unsigned<T>(0) >> 1));
+    const int nans = int(a != a) + int(b != b);
+    if (nans == 2 || (NAN_WINS && nans != 0)) return kNan;
+    if (nans == 1) return a != a ? b : a;
+  }
+  return a_wins ? a : b;
+}
 template <bool NAN_WINS = false, typename T>
 FLASHSTEPS_PTX T least(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    if (a != a || b != b) return NAN_WINS || (a != a && b != b) ? kNan<T> : a != a ? b : a;
-  }
   if constexpr (std::is_arithmetic_v<T>)
-    return is_less(b, a) ? b : a;
+    return winner<NAN_WINS>(a, b, is_less(a, b));
   else if constexpr (sizeof(T) == 2)
     return NAN_WINS ? __hmin_nan(a, b) : __hmin(a, b);
   else
@@ -277,11 +283,8 @@ FLASHSTEPS_PTX T least(T a, T b) {
 }
 template <bool NAN_WINS = false, typename T>
 FLASHSTEPS_PTX T largest(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    if (a != a || b != b) return NAN_WINS || (a != a && b != b) ? kNan<T> : a != a ? b : a;
-  }
   if constexpr (std::is_arithmetic_v<T>)
-    return is_less(a, b) ? b : a;
+    return winner<NAN_WINS>(a, b, is_less(b, a));
   else if constexpr (sizeof(T) == 2)
     return NAN_WINS ? __hmax_nan(a, b) : __hmax(a, b);
   else
@@ -378,9 +381,9 @@ FLASHSTEPS_PTX_1(tanh_approx_bf16x2, __nv_bfloat162, (__nv_bfloat162{htanh(a.x),
 
 // ---- Bits
 
-#define FLASHSTEPS_PTX_X(TYPE, T)          \
-  FLASHSTEPS_PTX_2(and_##TYPE, T, T(a& b)) \
-  FLASHSTEPS_PTX_2(or_##TYPE, T, T(a | b)) \
+#define FLASHSTEPS_PTX_X(TYPE, T)               \
+  FLASHSTEPS_PTX_2(and_##TYPE, T, T((a) & (b))) \
+  FLASHSTEPS_PTX_2(or_##TYPE, T, T(a | b))      \
   FLASHSTEPS_PTX_2(xor_##TYPE, T, T(a ^ b))
 FLASHSTEPS_PTX_BITS(FLASHSTEPS_PTX_X)
 FLASHSTEPS_PTX_X(pred, bool)
@@ -702,6 +705,16 @@ FLASHSTEPS_PTX_2(cvt_e4m3x2_f32, float, B16(float_to_e4m3_bits(b) | float_to_e4m
 FLASHSTEPS_PTX_1(cvt_e4m3x2_f16x2, __half2, B16(float_to_e4m3_bits(a.x) | float_to_e4m3_bits(a.y) << 8))
 FLASHSTEPS_PTX_1(cvt_f16x2_e4m3x2, B16,
                  (__half2{e4m3_bits_to_float(uint8_t(a)), e4m3_bits_to_float(uint8_t(a >> 8))}))
+// E5M2 is the upper half of an FP16 number, rounded to the nearest; what is too large becomes 57344.
+FLASHSTEPS_PTX B16 to_e5m2(float number) {
+  if (number != number) return 0x7f;
+  const float clamped = std::fmin(std::fmax(number, -57344.0f), 57344.0f);
+  const float step = std::ldexp(1.0f, std::max(std::ilogb(clamped), -14) - 2);
+  return B16(__half(std::nearbyint(clamped / step) * step).bits >> 8);
+}
+FLASHSTEPS_PTX_2(cvt_e5m2x2_f32, float, B16(to_e5m2(b) | to_e5m2(a) << 8))
+FLASHSTEPS_PTX_1(cvt_e5m2x2_f16x2, __half2, B16(to_e5m2(a.x) | to_e5m2(a.y) << 8))
+FLASHSTEPS_PTX_1(cvt_f16x2_e5m2x2, B16, uint32_t(a & 0xff) << 8 | uint32_t(a & 0xff00) << 16)
 // TF32 has the upper 19 bits of a float.
 FLASHSTEPS_PTX uint32_t to_tf32(uint32_t bits, bool to_even) {
   if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fffffff;
@@ -911,10 +924,6 @@ FLASHSTEPS_PTX void prefetch(Location, Address) {}
 FLASHSTEPS_PTX void prefetchu_L1(Location, Address) {}
 template <typename D, typename... Operands>
 FLASHSTEPS_PTX void createpolicy_b64(Location, D&& policy, const Operands&...) {
-  put(policy, B64(0));
-}
-template <typename D, typename X>
-FLASHSTEPS_PTX void createpolicy_cvt_L2_b64(Location, D&& policy, const X&) {
   put(policy, B64(0));
 }
 

@@ -237,6 +237,7 @@ FLASHSTEPS_PTX void multiply_asynchronously(const std::tuple<D...>& d, const uin
 FLASHSTEPS_PTX_WGMMA(f32_f16_f16, kFp16, false)
 FLASHSTEPS_PTX_WGMMA(f16_f16_f16, kFp16, true)
 FLASHSTEPS_PTX_WGMMA(f32_bf16_bf16, kBf16, false)
+FLASHSTEPS_PTX_WGMMA(f32_tf32_tf32, kTf32, false)
 FLASHSTEPS_PTX_WGMMA(f32_e4m3_e4m3, kE4m3, false)
 FLASHSTEPS_PTX_WGMMA(f16_e4m3_e4m3, kE4m3, true)
 

@@ -139,4 +139,4 @@ bool elect_one(Location at) {
   return elected;
 }
 
-}  // namespace flashsteps::inline on_emulator
+}  // namespace flashsteps::on_emulator

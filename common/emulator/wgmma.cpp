@@ -363,8 +363,21 @@ struct HalfOperand {
   float value[ROWS][COLS];
   HalfOperand(const uint16_t (&bits)[ROWS][COLS], bool bf16) { elements_to_float(bits, bf16, value); }
 };
+template <int ROWS, int COLS>
+struct Tf32Operand {
+  float value[ROWS][COLS];
+  Tf32Operand(const uint32_t (&bits)[ROWS][COLS]) {
+    for (int row = 0; row < ROWS; ++row)
+      for (int col = 0; col < COLS; ++col) value[row][col] = tf32_bits_to_float(bits[row][col]);
+  }
+};
 template <int COLS>
 void multiply_accumulate(const HalfOperand<16, 16>& a, const HalfOperand<16, COLS>& b, float (&c)[16][COLS],
+                         bool /*fp16_sums*/) {
+  emulator::multiply_accumulate(a.value, b.value, c);
+}
+template <int COLS>
+void multiply_accumulate(const Tf32Operand<16, 8>& a, const Tf32Operand<8, COLS>& b, float (&c)[16][COLS],
                          bool /*fp16_sums*/) {
   emulator::multiply_accumulate(a.value, b.value, c);
 }
@@ -393,7 +406,7 @@ void finish_product(const Product& product, ToOperand to_operand) {
       }
     });
   }
-  constexpr auto kSign = Code(1 << (8 * sizeof(Code) - 1));
+  constexpr auto kSign = Code(1u << (8 * sizeof(Code) - 1));
   if (product.kind.negated) {
     for (auto& row : a_bits) {
       for (Code& element : row) element ^= kSign;
@@ -444,6 +457,8 @@ void AsyncProducts::finish(Product& product) {
   --num_on_way_;
   if (product.kind.type == OperandType::kE4m3)
     return finish_product<uint8_t>(product, [](const auto& codes) { return E4m3Operand(codes); });
+  if (product.kind.type == OperandType::kTf32)
+    return finish_product<uint32_t>(product, [](const auto& bits) { return Tf32Operand(bits); });
   const bool bf16 = product.kind.type == OperandType::kBf16;
   finish_product<uint16_t>(product, [&](const auto& bits) { return HalfOperand(bits, bf16); });
 }

@@ -22,7 +22,7 @@ namespace {
 #define FLOATS "(.f32|.f64|.f16|.bf16|.f16x2|.bf16x2)"
 #define HALVES "(.f16|.bf16|.f16x2|.bf16x2)"
 #define IN_MEMORY "(.b8|.u8|.s8|.b16|.u16|.s16|.b32|.u32|.s32|.b64|.u64|.s64|.f32|.f64|.b128)"
-#define VECTOR "<|.v2|.v4|.v8>"
+#define VECTOR "<|.v2|.v4>"
 #define SPACE "(|.global|.shared)<|::cta>"
 #define SCOPE "<|.cta|.cluster|.gpu|.sys>"
 #define CACHE "<|.ca|.cg|.cs|.lu|.cv|.wb|.wt>"
@@ -33,12 +33,14 @@ namespace {
 #define ATOMIC "(atom|red)" ORDER_AND_SPACE
 #define REDUCE_BULK "cp.reduce.async.bulk.global.shared<::cta>.bulk_group<|.L2::cache_hint>"
 
-#define N4(A, B, C, D, K) "|.m64n" A K "|.m64n" B K "|.m64n" C K "|.m64n" D K
-#define WGMMA(K)                                                                                          \
-  "wgmma.mma_async.sync.aligned<.m64n8" K N4("16", "24", "32", "40", K) N4("48", "56", "64", "72", K)     \
-      N4("80", "88", "96", "104", K) N4("112", "120", "128", "136", K) N4("144", "152", "160", "168", K)  \
-          N4("176", "184", "192", "200", K) N4("208", "216", "224", "232", K) "|.m64n240" K "|.m64n248" K \
-                                                                              "|.m64n256" K ">"
+// clang-format off
+#define N(K, COLUMNS) "|.m64n" COLUMNS K
+#define WGMMA(K) "wgmma.mma_async.sync.aligned<.m64n8" K \
+  N(K, "16") N(K, "24") N(K, "32") N(K, "40") N(K, "48") N(K, "56") N(K, "64") N(K, "72") N(K, "80") \
+  N(K, "88") N(K, "96") N(K, "104") N(K, "112") N(K, "120") N(K, "128") N(K, "136") N(K, "144") N(K, "152") \
+  N(K, "160") N(K, "168") N(K, "176") N(K, "184") N(K, "192") N(K, "200") N(K, "208") N(K, "216") \
+  N(K, "224") N(K, "232") N(K, "240") N(K, "248") N(K, "256") ">"
+// clang-format on
 
 constexpr std::string_view kKnown[] = {
     // Registers, arithmetic and bits
@@ -90,8 +92,8 @@ constexpr std::string_view kKnown[] = {
     "cvt<|.ftz>.sat.f32.f32",
     "cvt<|.ftz>(.f32.f16|.f32.bf16|.f64.f16|.f64.f32)",
     "cvt<.rn><|.ftz>(.f16.f32|.bf16.f32|.f16.f64|.f32.f64|.f16x2.f32|.bf16x2.f32)",
-    "cvt<.rn.satfinite>(.e4m3x2.f32|.e4m3x2.f16x2)",
-    "cvt<.rn>.f16x2.e4m3x2",
+    "cvt<.rn.satfinite>(.e4m3x2.f32|.e4m3x2.f16x2|.e5m2x2.f32|.e5m2x2.f16x2)",
+    "cvt<.rn>(.f16x2.e4m3x2|.f16x2.e5m2x2)",
     "cvt(.rna|.rn).tf32.f32",
     "cvta.to(.shared|.global|.const|.local)(.u32|.u64)",
     "cvta(.shared|.global)(.u32|.u64)",
@@ -100,14 +102,14 @@ constexpr std::string_view kKnown[] = {
     // Memory
     "ld<|.weak>(|.volatile|.relaxed|.acquire)" SCOPE SPACE CACHE "<|.nc>" L1 L2 L2_PREFETCH VECTOR IN_MEMORY,
     "st<|.weak>(|.volatile|.relaxed|.release)" SCOPE SPACE CACHE L1 L2 VECTOR IN_MEMORY,
-    ATOMIC ".add<|.noftz>" VECTOR "(.u32|.s32|.u64|.f32|.f64|.f16|.f16x2|.bf16|.bf16x2)",
+    ATOMIC ".add<|.noftz><|.v2|.v4|.v8>(.u32|.s32|.u64|.f32|.f64|.f16|.f16x2|.bf16|.bf16x2)",
     ATOMIC "(.min|.max)" INTEGERS_FROM_32,
     ATOMIC "(.exch|.and|.or|.xor)(.b32|.b64)",
     ATOMIC "(.inc|.dec).u32",
     "atom" ORDER_AND_SPACE ".cas(.b16|.b32|.b64)",
     "prefetch<|.global><.L1|.L2|.L2::evict_last|.L2::evict_normal>",
     "prefetchu.L1",
-    "createpolicy.cvt.L2.b64",
+    "createpolicy<.cvt.L2>.b64",
     "createpolicy<.fractional|.range><|.global><.L2::evict_first|.L2::evict_last|.L2::evict_normal|"
     ".L2::evict_unchanged><|.L2::evict_first|.L2::evict_unchanged>.b64",
 
@@ -168,6 +170,7 @@ constexpr std::string_view kKnown[] = {
     // Tensor cores of sm_90a
     "wgmma(.fence|.commit_group|.wait_group).sync.aligned",
     WGMMA("k16") "(.f32.f16.f16|.f16.f16.f16|.f32.bf16.bf16)",
+    WGMMA("k8") ".f32.tf32.tf32",
     WGMMA("k32") "(.f32.e4m3.e4m3|.f16.e4m3.e4m3)",
     "setmaxnreg(.inc|.dec).sync.aligned.u32",
 };

@@ -34,8 +34,10 @@ WRONG = {
     "ptx_missing_wait": [
         ("sum_tiles<<<", "last cp_async_wait leaves it pending", ["tiles[tile % 2][i]", "cp.async.ca"])
     ],
-    "ptx_missing_mbarrier_wait": [
-        ("sum_two_tiles<<<", "this thread has not waited for that", ["tiles[1][i]", "// the copy"])
+    "ptx_bugs": [
+        ("sum_two_tiles<<<", "this thread has not waited for that", ["tiles[1][i]", "// the copy"]),
+        ("add_twice<<<", "may still be reading", ["// the next numbers", "// adds"]),
+        ("meet<<<", "threads come in multiples of 32", ["// 100"]),
     ],
     "divides_by_zero": [("divide<<<", "an integer is divided by zero", ["1000 / in"])],
     "two_bugs": [

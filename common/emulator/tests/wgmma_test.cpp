@@ -614,7 +614,7 @@ TEST_CASE("wgmma: a descriptor that does not fit its tile is reported", "[wgmma]
       {6, Bug::kDescriptor, "in row 4 of the swizzle's pattern", false},
       {7, Bug::kSharedOutOfBounds, "is at smem +", false},
       {8, Bug::kDescriptor, "it begins at column 8 of a row of 64", false},
-      {9, Bug::kDescriptor, "it has no swizzle", false},
+      {9, Bug::kSwizzle, "its swizzle is 0 bytes", true},
       {10, Bug::kDescriptor, "or bits that", false},
       {11, Bug::kSharedOutOfBounds, "is not in the launch's dynamic shared memory", false},
       {12, Bug::kSwizzle, "advanced too far", true},

@@ -13,21 +13,21 @@ __device__ void check(bool right, int number) {
 }
 
 // The instructions of PTX make `expected` of the operands. T and "=r" are the type of the result.
-#define GIVES(NUMBER, EXPECTED, T, CONSTRAINT, PTX, ...)  \
-  do {                                                    \
-    T result;                                             \
-    asm volatile(PTX : CONSTRAINT(result) : __VA_ARGS__); \
-    check(result == static_cast<T>(EXPECTED), NUMBER);    \
+#define GIVES(NUMBER, EXPECTED, T, CONSTRAINT, PTX, ...)             \
+  do {                                                               \
+    T result;                                                        \
+    asm volatile(PTX : CONSTRAINT(result) : __VA_ARGS__ : "memory"); \
+    check(result == static_cast<T>(EXPECTED), NUMBER);               \
   } while (0)
 #define GIVES_U32(NUMBER, EXPECTED, PTX, ...) GIVES(NUMBER, EXPECTED, uint32_t, "=r", PTX, __VA_ARGS__)
 #define GIVES_U64(NUMBER, EXPECTED, PTX, ...) GIVES(NUMBER, EXPECTED, uint64_t, "=l", PTX, __VA_ARGS__)
 #define GIVES_U16(NUMBER, EXPECTED, PTX, ...) GIVES(NUMBER, EXPECTED, uint16_t, "=h", PTX, __VA_ARGS__)
 // By their bits, since a NaN is not equal to itself.
-#define GIVES_F32(NUMBER, EXPECTED, PTX, ...)             \
-  do {                                                    \
-    float result;                                         \
-    asm volatile(PTX : "=f"(result) : __VA_ARGS__);       \
-    check(__float_as_uint(result) == (EXPECTED), NUMBER); \
+#define GIVES_F32(NUMBER, EXPECTED, PTX, ...)                  \
+  do {                                                         \
+    float result;                                              \
+    asm volatile(PTX : "=f"(result) : __VA_ARGS__ : "memory"); \
+    check(__float_as_uint(result) == (EXPECTED), NUMBER);      \
   } while (0)
 
 // `zero` is 0, which the compiler does not know.
@@ -84,6 +84,50 @@ __device__ void integers(unsigned zero) {
   GIVES_U32(136, 0x7fffffff, "cvt.sat.s32.u64 %0, %1;", "l"(~uint64_t(zero)));
   GIVES_U32(137, 0x12347f80, "cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;", "r"(zero + 300), "r"(zero - 300),
             "r"(0x1234));
+}
+
+struct Sizes {
+  static constexpr int kTwo = 2;
+};
+#define TYPE ".u32"
+#define SEMICOLON ";\n\t"
+
+// The same in the many ways in which people write it.
+template <int N>
+__device__ void texts(unsigned lane) {
+  uint32_t a, b, values[2];
+  float x = 0;
+  asm(R"(
+    {  // a raw string; with a semicolon
+      .reg .b32 t; /* and
+      two lines; */ .reg .pred %%p<2>;
+      setp.lt.u32 %%p1, %1, %2;
+      @%%p1 bra $BELOW;
+      add)" TYPE R"( t, %1, 100;  bra.uni $DONE;
+$BELOW: add.u32 t, %1, 200;
+$DONE:  mov.b32 %0, t;
+    })"
+      : "=r"(a)
+      : "r"(lane < 16 ? lane : 20u), "n"(N));
+  check(a == (lane < 4 ? lane + 200 : lane < 16 ? lane + 100 : 120), 140);
+  asm("add" TYPE " %0, %2, %3" SEMICOLON "//\ta tab; %%9\n mul.lo" TYPE " %1, %0, %4" SEMICOLON
+      : "=&r"(values[0]), "=r"(reinterpret_cast<uint32_t&>(x))
+      : "r"(lane), "n"(Sizes::kTwo), "r"(lane ? Sizes::kTwo : 3));
+  check(values[0] == lane + 2 && __float_as_uint(x) == (lane == 0 ? 6 : 2 * lane + 4), 141);
+  // Registers of an inner block hide those of the outer one.
+  asm("{ .reg .b32 r<2>; mov.b32 r0, 1; mov.b32 r1, 0;\n"
+      "L: { .reg .b32 r0; mov.b32 r0, 10; add.u32 r1, r1, r0; bra M; M: add.u32 r1, r1, 1; }\n"
+      ".reg .pred p; setp.lt.u32 p, r1, 30; @p bra L; add.u32 %0, r1, r0; }"
+      : "=r"(b));
+  check(b == 34, 142);
+  // Inputs keep their values, whatever is written first.
+  asm("add.u32 %0, %1, 1; add.u32 %0, %0, %1;" : "=&r"(b) : "r"(b));
+  check(b == 69, 143);
+  if (lane == 5)
+    asm volatile("mov.u32 %0, 1;" : "=r"(a));
+  else
+    asm volatile("mov.u32 %0, 2;" : "=r"(a));
+  check(a == (lane == 5 ? 1 : 2), 144);
 }
 
 __device__ void nans_and_rounding(unsigned zero) {
@@ -147,6 +191,10 @@ __device__ void nans_and_rounding(unsigned zero) {
   GIVES_U16(227, 0x3840, "cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;", "f"(one), "f"(one * 2));
   GIVES_U16(228, 0xfe7f, "cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;", "f"(one * -1000), "f"(nan));
   GIVES_U32(229, 0x3c004000, "cvt.rn.f16x2.e4m3x2 %0, %1;", "h"(uint16_t(zero + 0x3840)));
+  GIVES_U16(233, 0x3c3d, "cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;", "f"(one * 1.125f), "f"(one * 1.1251f));
+  GIVES_U16(234, 0xfb01, "cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;", "f"(one * -1e6f), "f"(one * 0x1.8p-17f));
+  GIVES_U16(235, 0x007f, "cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;", "f"(zero * one), "f"(nan));
+  GIVES_U32(236, 0x3c00c000, "cvt.rn.f16x2.e5m2x2 %0, %1;", "h"(uint16_t(zero + 0x3cc0)));
   GIVES_F32(230, 0x3fc00000, "mov.f32 %0, 0d3FF8000000000000;", "r"(zero));
   GIVES_U16(231, 0x6400, "cvt.rn.f16.u16 %0, %1;", "h"(uint16_t(zero + 1024)));
   GIVES_U32(232, 0xbc004000, "fma.rn.f16x2 %0, %1, %2, %3;", "r"(zero + 0x3c003c00), "r"(0x40003c00),
@@ -401,6 +449,7 @@ __global__ void check_all(float* global, const uint4* source) {
   const unsigned zero = source[0].x;
   registers_and_bits(lane);
   integers(zero);
+  texts<4>(lane);
   numbers(lane);
   nans_and_rounding(zero);
   memory(lane, global, source);

@@ -107,7 +107,22 @@ __device__ void products() {
                : "+r"(sums[0]), "+r"(sums[1])
                : "r"(ones), "l"(desc));
   asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  // Of TF32, B is 8 x 8 and has rows of 32 bytes.
+  __syncthreads();
+  if (threadIdx.x < 64) reinterpret_cast<float*>(smem)[threadIdx.x] = threadIdx.x / 8;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  const uint64_t desc_32 =
+      (smem_u32(b) & 0x3ffff) >> 4 | uint64_t(1) << 16 | uint64_t(256 >> 4) << 32 | uint64_t(3) << 62;
+  float e0 = 0, e1 = 0, e2 = 0, e3 = 0;
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {%0, %1, %2, %3}, {%4, %4, %4, %4}, %5, 0, 1, 1;"
+      : "+f"(e0), "+f"(e1), "+f"(e2), "+f"(e3)
+      : "r"(__float_as_uint(2)), "l"(desc_32));
+  asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
   const int n = threadIdx.x % 4 * 2;
+  check(e0 == 16 * n && e1 == 16 * (n + 1) && e2 == e0 && e3 == e1, 22);
   check(d0 == 16 * n + 1 && d1 == 16 * (n + 1) + 1 && d2 == d0 && d3 == d1, 20);
   const __half2 pair = *reinterpret_cast<const __half2*>(&sums[1]);
   check(__low2float(pair) == 16 * n && __high2float(pair) == 16 * (n + 1), 21);
