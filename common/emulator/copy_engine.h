@@ -5,10 +5,18 @@
 #include <vector>
 
 #include "common/emulator/core.h"
+#include "common/emulator/cuda_driver.h"
 #include "common/emulator/shared_races.h"
 #include "common/tensor_map.h"
 
 namespace emulator {
+
+// What cuTensorMapEncodeTiled() puts into a CUtensorMap. The real contents are the hardware's secret.
+struct TypedTensorMap {
+  flashsteps::TensorMapShape shape;
+  cuda::CUtensorMapDataType type;
+};
+static_assert(sizeof(TypedTensorMap) <= sizeof(cuda::CUtensorMap));
 
 // In elements, as the kernel counts them; [0] is the contiguous dimension.
 struct BoxOrigin {

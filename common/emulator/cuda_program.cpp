@@ -15,8 +15,8 @@
 #include <set>
 #include <string>
 
+#include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
-#include "common/tensor_map.h"
 
 namespace emulator {
 namespace {
@@ -354,8 +354,9 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
   } catch (const std::runtime_error& error) {
     return refuse_map(CUDA_ERROR_INVALID_VALUE, error.what());
   }
+  const TypedTensorMap typed{shape, type};
   *map = {};
-  std::memcpy(map, &shape, sizeof(shape));
+  std::memcpy(map, &typed, sizeof(typed));
   return CUDA_SUCCESS;
 }
 

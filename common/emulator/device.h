@@ -116,6 +116,7 @@ void bulk_load(void* shared, const void* global, size_t bytes, uint64_t* barrier
 void bulk_store(void* global, const void* shared, size_t bytes, Location at);
 template <typename T>  // as atomic()
 void bulk_reduce(Atomic operation, T* global, const T* shared, size_t bytes, Location at);
+void tma_reduce(Atomic operation, const void* map, const void* shared, const int* coordinates, Location at);
 void mbarrier_expect_tx(uint64_t* barrier, int bytes, Location at);
 void mbarrier_invalidate(uint64_t* barrier, Location at);
 int mbarrier_parity(uint64_t* barrier, Location at);  // of the phase under way

@@ -168,6 +168,22 @@ FLASHSTEPS_PTX_X(b64, B64)
 #undef FLASHSTEPS_PTX_X
 FLASHSTEPS_PTX_REDUCE_BULK(inc_u32, uint32_t, kIncrement)
 FLASHSTEPS_PTX_REDUCE_BULK(dec_u32, uint32_t, kDecrement)
+#define FLASHSTEPS_PTX_REDUCE_TENSOR(NAME, OPERATION)                                             \
+  template <typename Vector, typename... Policy>                                                  \
+  FLASHSTEPS_PTX void cp_reduce_async_bulk_tensor_global_shared_##NAME##_bulk_group(              \
+      Location at, Address map, const Vector& coordinates, Address shared, const Policy&...) {    \
+    int c[5];                                                                                     \
+    get_coordinates(c, coordinates);                                                              \
+    tma_reduce(Atomic::OPERATION, global_pointer(map), in_shared<const void>(shared, at), c, at); \
+  }
+FLASHSTEPS_PTX_REDUCE_TENSOR(add, kAdd)
+FLASHSTEPS_PTX_REDUCE_TENSOR(min, kMin)
+FLASHSTEPS_PTX_REDUCE_TENSOR(max, kMax)
+FLASHSTEPS_PTX_REDUCE_TENSOR(and, kAnd)
+FLASHSTEPS_PTX_REDUCE_TENSOR(or, kOr)
+FLASHSTEPS_PTX_REDUCE_TENSOR(xor, kXor)
+FLASHSTEPS_PTX_REDUCE_TENSOR(inc, kIncrement)
+FLASHSTEPS_PTX_REDUCE_TENSOR(dec, kDecrement)
 template <typename... Operands>
 FLASHSTEPS_PTX void cp_async_bulk_prefetch_L2_global(Location, const Operands&...) {}
 FLASHSTEPS_PTX void prefetch_tensormap(Location, Address) {}

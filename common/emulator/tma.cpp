@@ -309,27 +309,55 @@ void store(const char* op, const TensorMapShape& map, const void* shared, BoxOri
 
 // ---- For inline PTX
 
-TensorMapShape map_at(const char* op, const void* map, Location at) {
+TypedTensorMap typed_map_at(const char* op, const void* map, Location at) {
   const InRuntime in_runtime;
   const auto refuse = [&] {
     return Failure(Bug::kLaunch, *self, std::string(op) + " at " + describe(at) + ": ");
   };
-  check_access(uintptr_t(map), sizeof(TensorMapShape), false, {.at = at});
-  TensorMapShape shape;
-  std::memcpy(&shape, map, sizeof(shape));
+  TypedTensorMap typed;
+  check_access(uintptr_t(map), sizeof(typed), false, {.at = at});
+  std::memcpy(&typed, map, sizeof(typed));
   try {
-    flashsteps::check_tensor_map(shape);
+    flashsteps::check_tensor_map(typed.shape);
   } catch (const std::runtime_error&) {
     refuse() << "there is no tensor map at " << describe_address(uintptr_t(map))
              << ". cuTensorMapEncodeTiled() makes one";
   }
-  return shape;
+  return typed;
+}
+TensorMapShape map_at(const char* op, const void* map, Location at) {
+  return typed_map_at(op, map, at).shape;
 }
 
 BoxOrigin origin_of(const int* coordinates) {
   BoxOrigin origin;
   std::copy_n(coordinates, TensorMapShape::RANK, origin.at);
   return origin;
+}
+
+// Null if there is none.
+decltype(Copy::reduce) reduction_of(cuda::CUtensorMapDataType type, Atomic operation) {
+  const bool adds = operation == Atomic::kAdd;
+  switch (type) {
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_UINT32:
+      return update_elements<unsigned>;
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_INT32:
+      return update_elements<int>;
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_UINT64:
+      return update_elements<unsigned long long>;
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_INT64:
+      return update_elements<long long>;
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
+      return adds ? update_elements<cuda::__half> : nullptr;
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
+      return adds ? update_elements<cuda::__nv_bfloat16> : nullptr;
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
+      return adds ? update_elements<float> : nullptr;
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_FLOAT64:
+      return adds ? update_elements<double> : nullptr;
+    default:
+      return nullptr;
+  }
 }
 
 // A copy without a tensor map, as one of rows of 16 bytes.
@@ -394,6 +422,21 @@ void bulk_reduce(Atomic operation, T* global, const T* shared, size_t bytes, Loc
   copy.reduce = update_elements<T>;
   start_store(kOp, copy, 16);
 }
+
+void tma_reduce(Atomic operation, const void* map, const void* shared, const int* coordinates, Location at) {
+  constexpr const char* kOp = "cp.reduce.async.bulk.tensor";
+  const TypedTensorMap typed = typed_map_at(kOp, map, at);
+  const InRuntime in_runtime;
+  Copy copy =
+      store_of(typed.shape, shared, origin_of(coordinates), at, uintptr_t(__builtin_return_address(0)));
+  copy.operation = operation;
+  copy.reduce = reduction_of(typed.type, operation);
+  if (copy.reduce == nullptr) {
+    fail(Bug::kLaunch, *self) << kOp << " at " << at
+                              << ": of floating-point numbers, the emulator only has sums, and none of TF32";
+  }
+  start_store(kOp, copy, box_alignment(typed.shape));
+}
 #define FLASHSTEPS_BULK_REDUCE(T) template void bulk_reduce<T>(Atomic, T*, const T*, size_t, Location);
 FLASHSTEPS_BULK_REDUCE(int)
 FLASHSTEPS_BULK_REDUCE(unsigned)
@@ -444,4 +487,4 @@ void fence_proxy_async(Location) {
   if (cta->options.race_detector) cta->races->proxy_fence(*self);
 }
 
-}  // namespace flashsteps::inline on_emulator
+}  // namespace flashsteps::on_emulator

@@ -161,6 +161,8 @@ constexpr std::string_view kKnown[] = {
     REDUCE_BULK "(.min|.max)" INTEGERS_FROM_32,
     REDUCE_BULK "(.and|.or|.xor)(.b32|.b64)",
     REDUCE_BULK "(.inc|.dec).u32",
+    "cp.reduce.async.bulk.tensor" RANK
+    ".global.shared<::cta>(.add|.min|.max|.and|.or|.xor|.inc|.dec)<|.tile>.bulk_group<|.L2::cache_hint>",
     "cp.async.bulk.prefetch<|.tensor><|.1d|.2d|.3d|.4d|.5d>.L2.global<|.tile><|.L2::cache_hint>",
     "prefetch<|.const|.param>.tensormap",
     "cp.async.bulk(.commit_group|.wait_group)<|.read>",
@@ -219,7 +221,20 @@ constexpr std::string_view kSpecialRegisters[] = {
     "nclusterid.z",
 };
 
-// A choice of a pattern, or text between choices, which is a choice of one.
+// "ld", ".shared", "::cta", ".u32"
+using Modifiers = std::vector<std::string_view>;
+Modifiers split(std::string_view opcode) {
+  Modifiers all;
+  while (!opcode.empty()) {
+    size_t end = opcode.find_first_not_of(".:");
+    end = std::min({opcode.find('.', end), opcode.find("::", end), opcode.size()});
+    all.push_back(opcode.substr(0, end));
+    opcode.remove_prefix(end);
+  }
+  return all;
+}
+
+// A choice of a pattern, or a modifier, which is a choice of one.
 struct Part {
   std::vector<std::string_view> alternatives;
   bool counts;  // is part of the function's name
@@ -230,11 +245,15 @@ std::vector<Part> parts_of(std::string_view pattern) {
     const bool is_choice = pattern[0] == '(' || pattern[0] == '<';
     const size_t end = is_choice ? pattern.find(pattern[0] == '(' ? ')' : '>') : pattern.find_first_of("(<");
     std::string_view text = pattern.substr(is_choice, end - is_choice);
-    Part part{{}, pattern[0] != '<'};
-    for (size_t bar; (bar = text.find('|')) != text.npos; text.remove_prefix(bar + 1))
-      part.alternatives.push_back(text.substr(0, bar));
-    part.alternatives.push_back(text);
-    parts.push_back(std::move(part));
+    if (is_choice) {
+      Part part{{}, pattern[0] == '('};
+      for (size_t bar; (bar = text.find('|')) != text.npos; text.remove_prefix(bar + 1))
+        part.alternatives.push_back(text.substr(0, bar));
+      part.alternatives.push_back(text);
+      parts.push_back(std::move(part));
+    } else {
+      for (const std::string_view modifier : split(text)) parts.push_back({{modifier}, true});
+    }
     pattern.remove_prefix(end == pattern.npos ? pattern.size() : end + is_choice);
   }
   return parts;
@@ -247,19 +266,6 @@ std::string name_of(std::string_view opcode) {
     if (c != ':' || name.back() != '_') name += c == '.' || c == ':' ? '_' : c;
   }
   return name;
-}
-
-// "ld", ".shared", "::cta", ".u32"
-using Modifiers = std::vector<std::string_view>;
-Modifiers split(std::string_view opcode) {
-  Modifiers all;
-  while (!opcode.empty()) {
-    size_t end = opcode.find_first_not_of(".:");
-    end = std::min({opcode.find('.', end), opcode.find("::", end), opcode.size()});
-    all.push_back(opcode.substr(0, end));
-    opcode.remove_prefix(end);
-  }
-  return all;
 }
 
 // .u32, .bf16x2, .e4m3

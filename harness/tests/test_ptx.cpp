@@ -103,6 +103,7 @@ TEST_CASE("ptx: modifiers in any order, and types in theirs") {
           "atom_release_global_add_s32(at, 0, address(2), 3); ");
   CHECK(translated("ld.global.acquire.gpu.b32 %0, [%2];") == "ld_acquire_global_b32(at, 0, address(2)); ");
   CHECK(translated("st.shared.u32.v2 [%2], {%0, %1};") == "st_shared_u32(at, address(2), vector(0, 1)); ");
+  CHECK(translated("vote.ballot.sync.b32 %0, 1, -1;") == "vote_sync_ballot_b32(at, 0, 1, -1); ");
   CHECK(translated("cvt.f32.rn.s32 %0, %2;") == "cvt_f32_s32(at, 0, 2); ");
   CHECK(refusal_of("cvt.rzi.f32.s32 %0, %2;") != "");
   CHECK(refusal_of("ld.relaxed.acquire.u32 %0, [%2];") != "");
