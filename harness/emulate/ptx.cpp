@@ -282,7 +282,7 @@ std::optional<std::string> match(const Modifiers& opcode, std::span<const Part> 
   if (parts.empty()) return opcode.empty() ? std::optional<std::string>("") : std::nullopt;
   for (const std::string_view alternative : parts[0].alternatives) {
     const Modifiers wanted = split(alternative);
-    const auto found = std::ranges::search(opcode, wanted).begin();
+    const auto found = std::search(opcode.begin(), opcode.end(), wanted.begin(), wanted.end());
     if (found == opcode.end() && !wanted.empty()) continue;
     if (!wanted.empty() && is_type(wanted[0]) && std::any_of(opcode.begin(), found, is_type)) continue;
     Modifiers rest(opcode.begin(), found);
