@@ -470,6 +470,11 @@ FLASHSTEPS_PTX T reversed(T bits) {
 FLASHSTEPS_PTX_X(b32, B32)
 FLASHSTEPS_PTX_X(b64, B64)
 #undef FLASHSTEPS_PTX_X
+// The number of the highest bit that is set, or of negative numbers that is not; -1 if there is none.
+#define FLASHSTEPS_PTX_X(TYPE, T) \
+  FLASHSTEPS_PTX_1(bfind_##TYPE, T, uint32_t(std::bit_width(Unsigned<T>(a < 0 ? T(~a) : a))) - 1)
+FLASHSTEPS_PTX_INTEGERS_FROM_32(FLASHSTEPS_PTX_X)
+#undef FLASHSTEPS_PTX_X
 // `length` bits of a from `position` on; of signed types the last one is the sign.
 #define FLASHSTEPS_PTX_X(TYPE, T)                                                                         \
   template <typename D, typename X, typename P, typename L>                                               \
@@ -701,6 +706,12 @@ FLASHSTEPS_PTX_1(cvt_f32_f64, double, float(a))
 // Of two, the first one goes into the upper half.
 FLASHSTEPS_PTX_2(cvt_f16x2_f32, float, (__half2{b, a}))
 FLASHSTEPS_PTX_2(cvt_bf16x2_f32, float, (__nv_bfloat162{b, a}))
+// -0 becomes 0, too.
+FLASHSTEPS_PTX float not_negative(float a) { return a <= 0 ? 0 : a; }
+FLASHSTEPS_PTX_1(cvt_relu_f16_f32, float, __half(not_negative(a)))
+FLASHSTEPS_PTX_1(cvt_relu_bf16_f32, float, __nv_bfloat16(not_negative(a)))
+FLASHSTEPS_PTX_2(cvt_relu_f16x2_f32, float, (__half2{not_negative(b), not_negative(a)}))
+FLASHSTEPS_PTX_2(cvt_relu_bf16x2_f32, float, (__nv_bfloat162{not_negative(b), not_negative(a)}))
 FLASHSTEPS_PTX_2(cvt_e4m3x2_f32, float, B16(float_to_e4m3_bits(b) | float_to_e4m3_bits(a) << 8))
 FLASHSTEPS_PTX_1(cvt_e4m3x2_f16x2, __half2, B16(float_to_e4m3_bits(a.x) | float_to_e4m3_bits(a.y) << 8))
 FLASHSTEPS_PTX_1(cvt_f16x2_e4m3x2, B16,

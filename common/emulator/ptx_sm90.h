@@ -87,7 +87,26 @@ FLASHSTEPS_PTX void cp_async_mbarrier_arrive_noinc_b64(Location at, Address barr
 
 FLASHSTEPS_PTX void fence_proxy_async(Location at) { flashsteps::fence_proxy_async(at); }
 FLASHSTEPS_PTX void fence_proxy_async_global(Location) {}
-// A tensor map that a kernel has changed. .acquire says where it is.
+// A tensor map in shared memory, of which the kernel's own copies differ in what they replace.
+template <typename X>
+FLASHSTEPS_PTX void tensormap_replace_tile_global_address_shared_b1024_b64(Location at, Address map,
+                                                                           const X& address) {
+  in_shared<flashsteps::TensorMapShape>(map, at)->base =
+      reinterpret_cast<const void*>(get<uint64_t>(address));
+}
+template <typename D, typename X>
+FLASHSTEPS_PTX void tensormap_replace_tile_global_dim_shared_b1024_b32(Location at, Address map,
+                                                                       const D& dimension, const X& size) {
+  in_shared<flashsteps::TensorMapShape>(map, at)->size[get<int>(dimension)] = get<uint32_t>(size);
+}
+// The contiguous dimension has none.
+template <typename D, typename X>
+FLASHSTEPS_PTX void tensormap_replace_tile_global_stride_shared_b1024_b64(Location at, Address map,
+                                                                          const D& dimension,
+                                                                          const X& bytes) {
+  in_shared<flashsteps::TensorMapShape>(map, at)->stride[get<int>(dimension) + 1] = get<uint64_t>(bytes);
+}
+// Of a tensor map that a kernel has changed. .acquire says where it is.
 template <typename... Operands>
 FLASHSTEPS_PTX void fence_proxy_tensormap_generic(Location, const Operands&...) {
   thread_fence();

@@ -73,7 +73,7 @@ constexpr std::string_view kKnown[] = {
     "lop3.b32",
     "prmt.b32",
     "(popc|clz|brev)(.b32|.b64)",
-    "bfe" INTEGERS_FROM_32,
+    "(bfe|bfind)" INTEGERS_FROM_32,
     "bfi(.b32|.b64)",
     "selp(.b16|.b32|.b64|.u16|.s16|.u32|.s32|.u64|.s64|.f32|.f64)",
     "setp(.eq|.ne|.lt|.le|.gt|.ge)" AND INTEGERS,
@@ -92,6 +92,7 @@ constexpr std::string_view kKnown[] = {
     "cvt<|.ftz>.sat.f32.f32",
     "cvt<|.ftz>(.f32.f16|.f32.bf16|.f64.f16|.f64.f32)",
     "cvt<.rn><|.ftz>(.f16.f32|.bf16.f32|.f16.f64|.f32.f64|.f16x2.f32|.bf16x2.f32)",
+    "cvt<.rn>.relu(.f16.f32|.bf16.f32|.f16x2.f32|.bf16x2.f32)",
     "cvt<.rn.satfinite>(.e4m3x2.f32|.e4m3x2.f16x2|.e5m2x2.f32|.e5m2x2.f16x2)",
     "cvt<.rn>(.f16x2.e4m3x2|.f16x2.e5m2x2)",
     "cvt(.rna|.rn).tf32.f32",
@@ -151,6 +152,8 @@ constexpr std::string_view kKnown[] = {
     "fence.proxy.async<|.shared::cta|.shared::cluster>",
     "fence.proxy.async.global",
     "fence.proxy.tensormap::generic<.acquire|.release><.cta|.cluster|.gpu|.sys>",
+    "tensormap.replace.tile(.global_address|.global_stride).shared<::cta>.b1024.b64",
+    "tensormap.replace.tile.global_dim.shared<::cta>.b1024.b32",
     "cp.async.bulk.tensor" RANK
     ".shared<::cta|::cluster>.global<|.tile>.mbarrier::complete_tx::bytes"
     "(|.multicast::cluster)<|.L2::cache_hint>",

@@ -68,6 +68,9 @@ __device__ void integers(unsigned zero) {
   GIVES_U32(126, high, "max.u32 %0, %1, %2;", "r"(high), "r"(zero));
   GIVES_U32(127, 1, "clz.b64 %0, %1;", "l"(uint64_t(1) << (zero + 62)));
   GIVES_U32(128, 32, "popc.b64 %0, %1;", "l"(uint64_t(ones) << 16));
+  GIVES_U32(138, 31, "bfind.u32 %0, %1;", "r"(high + 5));
+  GIVES_U32(139, 2, "bfind.s32 %0, %1;", "r"(~5u + zero));
+  GIVES_U32(139, ~0u, "bfind.u64 %0, %1;", "l"(uint64_t(zero)));
   // Constants, and a register that is declared as closely as some people do
   GIVES_U32(129, 8 + 4 * -2 + ~3, "add.u32 %0, %1, (1 << 3) + 4*-2 + ~3;", "r"(zero));
   GIVES_U32(130, 0xa5, "{.reg.b32 x; xor.b32 x, %1, 0xf0U; and.b32 %0, x, 0b11110101; or.b32 %0, %0, 05;}",
@@ -191,6 +194,7 @@ __device__ void nans_and_rounding(unsigned zero) {
   GIVES_U16(227, 0x3840, "cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;", "f"(one), "f"(one * 2));
   GIVES_U16(228, 0xfe7f, "cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;", "f"(one * -1000), "f"(nan));
   GIVES_U32(229, 0x3c004000, "cvt.rn.f16x2.e4m3x2 %0, %1;", "h"(uint16_t(zero + 0x3840)));
+  GIVES_U32(237, 0x00003f80, "cvt.rn.relu.bf16x2.f32 %0, %1, %2;", "f"(one * -2), "f"(one));
   GIVES_U16(233, 0x3c3d, "cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;", "f"(one * 1.125f), "f"(one * 1.1251f));
   GIVES_U16(234, 0xfb01, "cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;", "f"(one * -1e6f), "f"(one * 0x1.8p-17f));
   GIVES_U16(235, 0x007f, "cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;", "f"(zero * one), "f"(nan));

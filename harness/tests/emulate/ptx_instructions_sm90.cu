@@ -186,8 +186,34 @@ __device__ void reductions(float* sums, const CUtensorMap* map_of_sums, half* co
   }
 }
 
+// The first CTA writes through a copy of the map, which says that they are two rows of 16 in another place.
+__device__ void changed_tensor_map(const CUtensorMap* map_of_sums, CUtensorMap* changed, float* elsewhere) {
+  __shared__ alignas(128) CUtensorMap map;
+  __shared__ alignas(128) float numbers[128];
+  numbers[threadIdx.x] = threadIdx.x;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x != 0 || blockIdx.x != 0) return;
+  map = *map_of_sums;
+  asm volatile(
+      "tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;\n"
+      "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 1, 2;\n"
+      "tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, 128;" ::"l"(
+          uint64_t(smem_u32(&map))),
+      "l"(elsewhere)
+      : "memory");
+  *changed = map;
+  asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(changed) : "memory");
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %2}], [%1];" ::"l"(changed),
+               "r"(smem_u32(numbers)), "r"(0)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;\n cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 __global__ void __launch_bounds__(128, 1)
-    check_all(const float* in, float* sums, half* counts, const __grid_constant__ CUtensorMap map_of_sums) {
+    check_all(const float* in, float* sums, half* counts, const __grid_constant__ CUtensorMap map_of_sums,
+              CUtensorMap* changed, float* elsewhere) {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(128));
   mbarriers(in);
   warps_and_clusters();
@@ -195,6 +221,7 @@ __global__ void __launch_bounds__(128, 1)
   products_without_swizzle<false>();
   products_without_swizzle<true>();
   reductions(sums, &map_of_sums, counts);
+  changed_tensor_map(&map_of_sums, changed, elsewhere);
 }
 
 // 8 rows of 16 numbers, and the whole of it is one box.
@@ -213,15 +240,20 @@ CUtensorMap make_map(float* numbers) {
 }
 
 int main() {
-  float *in, *sums;
+  float *in, *sums, *elsewhere;
+  CUtensorMap* changed;
   half* counts;
   cudaMallocManaged(&in, 128 * sizeof(float));
   cudaMallocManaged(&sums, 128 * sizeof(float));
+  cudaMallocManaged(&elsewhere, 128 * sizeof(float));
+  cudaMallocManaged(&changed, sizeof(CUtensorMap));
   cudaMallocManaged(&counts, 128 * sizeof(half));
-  for (int i = 0; i < 128; i++) in[i] = i, sums[i] = 1000, counts[i] = __float2half(0);
-  check_all<<<2, 128, 2048>>>(in, sums, counts, make_map(sums));
+  for (int i = 0; i < 128; i++) in[i] = i, sums[i] = 1000, counts[i] = __float2half(0), elsewhere[i] = -1;
+  check_all<<<2, 128, 2048>>>(in, sums, counts, make_map(sums), changed, elsewhere);
   unsigned wrong = 1;
   cudaMemcpyFromSymbol(&wrong, num_wrong, sizeof(wrong));
   for (int i = 0; i < 128; i++) wrong += sums[i] != 1000 + 4 * i || __half2float(counts[i]) != 2;
+  for (int i = 0; i < 128; i++)
+    wrong += elsewhere[i] != (i / 32 < 2 && i % 32 < 16 ? i / 32 * 16 + i % 32 : -1);
   printf(cudaGetLastError() == cudaSuccess && wrong == 0 ? "ok\n" : "wrong\n");
 }
