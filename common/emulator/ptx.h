@@ -1020,10 +1020,13 @@ FLASHSTEPS_PTX void activemask_b32(Location at, D&& d) {
 }
 // d|p: which lane it is, and whether it is this one.
 template <typename D, typename P, typename M>
-FLASHSTEPS_PTX void elect_sync(Location at, D&& d, P&& p, const M&) {
-  const bool elected = flashsteps::elect_one(at);
+FLASHSTEPS_PTX void elect_sync(Location at, D&& d, P&& p, const M& mask) {
+  const auto lanes = get<uint32_t>(mask);
+  const bool elected =
+      lanes == ~0u ? flashsteps::elect_one(at)
+                   : special_laneid() == uint32_t(std::countr_zero(gather("elect.sync", lanes, 0, at).lanes));
   if constexpr (!std::is_same_v<std::remove_cvref_t<D>, Sink>)
-    put(d, uint32_t(std::countr_zero(gather("elect.sync", ~0u, elected, at).lanes_with(true))));
+    put(d, uint32_t(std::countr_zero(gather("elect.sync", lanes, elected, at).lanes_with(true))));
   put(p, elected);
 }
 // Of an 8 x 8 matrix of 16-bit elements, two in each lane, the transposed one.

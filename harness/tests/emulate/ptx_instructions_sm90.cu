@@ -73,6 +73,11 @@ __device__ void warps_and_clusters() {
       : "+r"(leader), "+r"(elected)
       : "r"(0xffffffff));
   check(elected == (threadIdx.x % 32 == leader), 10);
+  if (threadIdx.x % 32 < 16) {  // one of 16
+    asm volatile("{ .reg .pred p; elect.sync %0|p, 0xffff; selp.u32 %1, 1, 0, p; }"
+                 : "=r"(leader), "=r"(elected));
+    check(elected == (threadIdx.x % 32 == leader) && leader < 16, 12);
+  }
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(64), "r"(0));
   check(rank == 0 && remote == 64, 11);
