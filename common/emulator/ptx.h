@@ -873,17 +873,17 @@ FLASHSTEPS_PTX void atomically(Address address, T (&elements)[COUNT], Location a
   for (int i = 0; i < COUNT; ++i) elements[i] = atomic<T>(OPERATION, pointer + i, elements[i], at);
   if constexpr (ORDERING == Ordering::kAcquire || ORDERING == Ordering::kAcquireAndRelease) thread_fence();
 }
-#define FLASHSTEPS_PTX_ATOMIC_NAMED(NAME, T, OPERATION, SPACE, ORDERING)                       \
-  template <typename D, typename X>                                                            \
-  FLASHSTEPS_PTX void atom_##NAME(Location at, D&& d, Address address, const X& x) {           \
-    T elements[size_t(kElements<X>)];                                                          \
-    get_all(elements, x);                                                                      \
-    atomically<T, Atomic::OPERATION, Space::SPACE, Ordering::ORDERING>(address, elements, at); \
-    if constexpr (!std::is_same_v<std::remove_cvref_t<D>, Sink>) put_all(d, elements);         \
-  }                                                                                            \
-  template <typename X>                                                                        \
-  FLASHSTEPS_PTX void red_##NAME(Location at, Address address, const X& x) {                   \
-    atom_##NAME(at, Sink(), address, x);                                                       \
+#define FLASHSTEPS_PTX_ATOMIC_NAMED(NAME, T, OPERATION, SPACE, ORDERING)                               \
+  template <typename D, typename X, typename... Policy>                                                \
+  FLASHSTEPS_PTX void atom_##NAME(Location at, D&& d, Address address, const X& x, const Policy&...) { \
+    T elements[size_t(kElements<X>)];                                                                  \
+    get_all(elements, x);                                                                              \
+    atomically<T, Atomic::OPERATION, Space::SPACE, Ordering::ORDERING>(address, elements, at);         \
+    if constexpr (!std::is_same_v<std::remove_cvref_t<D>, Sink>) put_all(d, elements);                 \
+  }                                                                                                    \
+  template <typename X, typename... Policy>                                                            \
+  FLASHSTEPS_PTX void red_##NAME(Location at, Address address, const X& x, const Policy&...) {         \
+    atom_##NAME(at, Sink(), address, x);                                                               \
   }
 #define FLASHSTEPS_PTX_COMPARE_AND_SWAP(NAME, T, SPACE, ORDERING)                                           \
   template <typename D, typename X, typename Y>                                                             \

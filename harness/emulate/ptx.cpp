@@ -30,7 +30,7 @@ namespace {
 #define L2 "<|.L2::evict_first|.L2::evict_last|.L2::evict_normal|.L2::cache_hint>"
 #define L2_PREFETCH "<|.L2::64B|.L2::128B|.L2::256B>"
 #define ORDER_AND_SPACE "(|.relaxed|.acquire|.release|.acq_rel)" SCOPE SPACE
-#define ATOMIC "(atom|red)" ORDER_AND_SPACE
+#define ATOMIC "(atom|red)" ORDER_AND_SPACE "<|.L2::cache_hint>"
 #define REDUCE_BULK "cp.reduce.async.bulk.global.shared<::cta>.bulk_group<|.L2::cache_hint>"
 
 // clang-format off

@@ -337,10 +337,11 @@ __device__ void atomics_and_small_types(unsigned lane, float* global) {
   GIVES_U32(310, 0x123480fe, "st.shared.b16 [%1+6], %2; ld.shared.u32 %0, [%1+4];", "r"(address),
             "h"(uint16_t(0x1234)));
   GIVES_U32(311, 0x1234ab00, "st.v2.u8 [%1], {%2, 0xab}; ld.u32 %0, [%1];", "l"(own + 1), "r"(0x700));
-  // Two numbers with one instruction
+  // Two numbers with one instruction, and a hint
   __syncwarp();
   asm volatile(
-      "{ .reg .pred p; setp.eq.u32 p, %1, 0; @p red.global.add.v2.f32 [%0], {%2, %3}; }" ::"l"(global + lane),
+      "{ .reg .pred p; .reg .b64 q; setp.eq.u32 p, %1, 0; createpolicy.fractional.L2::evict_last.b64 q, 1.0;"
+      " @p red.global.add.L2::cache_hint.v2.f32 [%0], {%2, %3}, q; }" ::"l"(global + lane),
       "r"(lane % 2), "f"(1.0f), "f"(2.0f)
       : "memory");
   __syncwarp();
