@@ -70,7 +70,7 @@ __device__ void integers(unsigned zero) {
   GIVES_U32(128, 32, "popc.b64 %0, %1;", "l"(uint64_t(ones) << 16));
   GIVES_U32(138, 31, "bfind.u32 %0, %1;", "r"(high + 5));
   GIVES_U32(139, 2, "bfind.s32 %0, %1;", "r"(~5u + zero));
-  GIVES_U32(139, ~0u, "bfind.u64 %0, %1;", "l"(uint64_t(zero)));
+  GIVES_U32(145, ~0u, "bfind.u64 %0, %1;", "l"(uint64_t(zero)));
   // Constants, and a register that is declared as closely as some people do
   GIVES_U32(129, 8 + 4 * -2 + ~3, "add.u32 %0, %1, (1 << 3) + 4*-2 + ~3;", "r"(zero));
   GIVES_U32(130, 0xa5, "{.reg.b32 x; xor.b32 x, %1, 0xf0U; and.b32 %0, x, 0b11110101; or.b32 %0, %0, 05;}",
