@@ -18,6 +18,7 @@ namespace {
 enum class Kind { kPlain, kPartOfRange, kVolatile };
 
 void global_access(uintptr_t address, size_t bytes, bool write, Site site) {
+  if (write) cta->races->global_write(*self, address, bytes, site);
   cta->launch->global_races->access(address, bytes, write, site);
   if (!write && !cta->options.count) cta->recent_reads.add(address, bytes);
 }

@@ -58,6 +58,7 @@ void SharedRaces::start_cta() {
   lanes_.resize(cta->fibers.size());
   for (int warp = 0; warp < cta->num_warps; ++warp) warps_[warp] = {};
   mbarriers_.clear();
+  map_reads_.clear();
   store_sources_.clear();
   rank_ = cta->rank;
   cluster_collected_ = cluster_completed_ = {};
@@ -88,6 +89,7 @@ void SharedRaces::forget() {
   products_.fill(1);
   before_ = 0;
   latest_ = 1;
+  map_reads_.clear();
   cluster_collected_ = cluster_completed_ = {};
   remote_arrivals_.clear();
   remote_writers_.clear();
@@ -594,6 +596,24 @@ SharedRaces::Time SharedRaces::load_issued(int mbarrier, const Fiber& who, uintp
 
 void SharedRaces::load_landed(int mbarrier, Time issued) {
   std::erase(mbarriers_[size_t(mbarrier)].loads_on_way, issued);
+}
+
+void SharedRaces::load_reads_map(int mbarrier, uintptr_t map, Site site) {
+  std::erase_if(map_reads_,
+                [&](const MapRead& read) { return read.map == map && mbarrier_of(read.load) == mbarrier; });
+  map_reads_.push_back({map, copy_epoch(mbarriers_[size_t(mbarrier)].time, mbarrier, site)});
+}
+
+void SharedRaces::check_map_reads(const Fiber& who, uintptr_t address, size_t bytes, Site site) const {
+  const Clock& known = knowledge_of(who).happened;
+  for (const MapRead& read : map_reads_) {
+    const bool overlaps = address < read.map + kTensorMapBytes && address + bytes > read.map;
+    if (!overlaps || is_known(known, read.load)) continue;
+    fail(Bug::kRace, who) << "race on the tensor map at " << describe_address(read.map) << ": the write at "
+                          << describe(pc_of(site)) << " changes it, and the copy issued at "
+                          << describe(pc_of(Site(read.load)))
+                          << " may still read it: this thread has not waited for that copy";
+  }
 }
 
 void SharedRaces::store_issued(const Fiber& who, uintptr_t address, size_t bytes, Site site) {

@@ -38,6 +38,8 @@
 
 namespace emulator {
 
+constexpr size_t kTensorMapBytes = 128;  // of a CUtensorMap
+
 class SharedRaces {
  public:
   using Time = uint32_t;
@@ -94,6 +96,13 @@ class SharedRaces {
   // Returns when it was issued.
   Time load_issued(int mbarrier, const Fiber& who, uintptr_t address, size_t bytes, Site site);
   void load_landed(int mbarrier, Time issued);
+  // The load that this mbarrier tracks reads a tensor map in global memory: until they have waited for the
+  // load, threads may not write the map.
+  void load_reads_map(int mbarrier, uintptr_t map, Site site);
+  void global_write(const Fiber& who, uintptr_t address, size_t bytes, Site site) const {
+    if (!map_reads_.empty()) [[unlikely]]
+      check_map_reads(who, address, bytes, site);
+  }
   // Between the two of a store, threads may not write these bytes.
   void store_issued(const Fiber& who, uintptr_t address, size_t bytes, Site site);
   void store_waited(const Fiber& who, uintptr_t address, size_t bytes, Site site);
@@ -258,6 +267,11 @@ class SharedRaces {
     Site site;
   };
 
+  struct MapRead {
+    uintptr_t map;
+    Epoch load;
+  };
+
   Shadow& shadow_of(uintptr_t address);
   template <typename Visit>
   void for_each_block(uintptr_t address, size_t bytes, Visit visit);
@@ -292,6 +306,7 @@ class SharedRaces {
   void forget();
   void forget_everything();  // with the whole cluster
 
+  void check_map_reads(const Fiber& who, uintptr_t address, size_t bytes, Site site) const;
   void check_store_sources(const Fiber& who, uintptr_t address, size_t bytes, Site site) const;
   // `fenced`: what the thread knows to be.
   void check_fence(const Fiber& who, const Clock& fenced, uintptr_t address, Epoch earlier,
@@ -309,8 +324,9 @@ class SharedRaces {
   std::array<Epoch, kMaxWarps> known_ = {};  // the last that all lanes of a warp turned out to know
   std::array<Knowledge, kNumBarriers> barriers_;
   std::vector<Mbarrier> mbarriers_;
-  bool written_next_ = false;    // of the access that is looked at
-  DoubtfulWrite doubtful_ = {};  // while has_doubtful_write
+  bool written_next_ = false;       // of the access that is looked at
+  DoubtfulWrite doubtful_ = {};     // while has_doubtful_write
+  std::vector<MapRead> map_reads_;  // of each map and mbarrier, the last
   std::vector<StoreSource> store_sources_;
   std::vector<Site> store_sites_;  // of bulk stores: their reads are the copy engine's own
   Shadow dynamic_shared_, static_shared_;

@@ -390,6 +390,12 @@ void tma_load(void* shared, const void* map, uint64_t* barrier, unsigned cta_mas
   const TensorMapShape shape = map_at(kOp, map, at);
   load(kOp, "the mbarrier of cp.async.bulk.tensor", shared, shape, barrier, cta_mask, origin_of(coordinates),
        box_alignment(shape), at, uintptr_t(__builtin_return_address(0)));
+  const bool to_own = ((cta_mask >> cta->rank) & 1) != 0;
+  if (cta->options.race_detector && to_own && is_global(uintptr_t(map), kTensorMapBytes)) {
+    const InRuntime in_runtime;
+    cta->races->load_reads_map(cta->mbarriers->find(kOp, barrier, at), uintptr_t(map),
+                               site_of(uintptr_t(__builtin_return_address(0))));
+  }
 }
 
 void tma_store(const void* map, const void* shared, const int* coordinates, Location at) {

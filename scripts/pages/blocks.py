@@ -44,6 +44,9 @@ the ladder since; `against` and `measured` may name one.
     ring_trace  file=FILE problem=N           several GPUs: when the first GPU computed and copied in one call, as bars
     provenance  file=FILE                     where and when the file was measured, in a line
     code        file=FILE function=NAME       a function as it stands in a file of the repository
+    race        program=NAME                  of a program of docs/races: its two lines and the mend, the emulator's
+                                              report, and what a GPU and compute-sanitizer said
+    races_table                               a row a program of docs/races: who finds its race, how often it is wrong
     try_it      step=NAME                     what the lesson tells to try, as it stands in the step's variants.md
     place       step=NAME                     the steps of the evening that docs/README.md has the step in; or, of a side
                                               step, where to go on
@@ -58,10 +61,12 @@ from __future__ import annotations
 import os
 import re
 import statistics
+import textwrap
 from pathlib import Path
 from typing import Any, Iterator, Sequence
 
 from draw import figure_style
+from measure import races
 from records import profiles, rates, results
 from records.problems import kv_bytes, problem_label, problem_labels
 from records.rates import rate, ratio, speedup_cell, terabytes
@@ -769,6 +774,93 @@ def code(request: Request) -> str:
     return f"```cpp\n{found[0]}```\n"
 
 
+# The gallery of races.
+
+
+def lines_to_show(name: str) -> str:
+    """A program's two accesses and its mend, with the numbers of their lines."""
+    lines = (races.FOLDER / f"{name}.cu").read_text(encoding="utf-8").splitlines()
+    begin, end = lines.index("#ifdef MENDED") + 1, lines.index("#endif") + 1
+    found = {*range(begin, end + 1)}
+    for constant in re.findall(r"constexpr int (\w+)", "\n".join(lines[begin:end])):
+        found |= {number for number, line in enumerate(lines, start=1) if re.search(rf"\b{constant}\b", line)}
+    for number in races.two_lines(name):  # to the end of the statement
+        while not lines[number - 1].split("  //")[0].endswith(";"):
+            found.add(number)
+            number += 1
+        found.add(number)
+    shown = sorted(found)
+    texts = []
+    for before, number in zip([shown[0] - 1, *shown], shown):
+        texts += [] if number == before + 1 else ["   ⋮"]
+        texts.append(f"{number:4}  {lines[number - 1]}".rstrip())
+    return "\n".join(texts)
+
+
+def of_a_tool(said: Record) -> str:
+    """3 hazards (1 error, 2 warnings), in lines 12 and 14"""
+    text = re.sub(r"^\w+ SUMMARY: | displayed| \(0 errors, 0 warnings\)", "", said["summary"])
+    numbers = [str(line) for line in said["lines"]]
+    listed = ", ".join(numbers[:-1]) + (" and " if numbers[1:] else "") + numbers[-1] if numbers else ""
+    return text + (f", in line{'s' if numbers[1:] else ''} {listed}" if numbers else "")
+
+
+def how_often(plain: Record) -> str:
+    """3 of 30 runs"""
+    return f"{plain['runs'] - plain['outcomes'].get('ok', 0)} of {plain['runs']} runs"
+
+
+def worst(plain: Record) -> str:
+    """, at most 128 of 1,024 elements; 1 hangs"""
+    counts = [re.findall(r"\d+", text) for text in plain["outcomes"] if text.startswith("wrong")]
+    parts = []
+    if counts:
+        most, of = max((int(bad), int(of)) for bad, of in counts)
+        parts.append(f"at most {most:,} of {of:,} elements")
+    others = [each for each in plain["outcomes"].items() if not each[0].startswith(("ok", "wrong"))]
+    parts += [f"{text}: {runs} of them" for text, runs in others]
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def race(request: Request) -> str:
+    name = request.need("program")
+    report = races.recorded("emulator")["programs"][name]
+    wrapped = textwrap.fill(f"flashsteps: finding 1: {report}" if report else "ok", 118, break_on_hyphens=False)
+    text = f"In [{name}.cu]({request.link(f'docs/races/{name}.cu')}):\n\n"
+    text += f"```\n{lines_to_show(name)}\n```\n\nThe emulator says:\n\n```\n{wrapped}\n```\n"
+    found = races.recorded("gpu")
+    if name not in found.get("programs", {}):
+        return text
+    bug, mended = (found["programs"][name][twin] for twin in ("bug", "mended"))
+    text += f"\n- On an {found['provenance']['gpu']}, {how_often(bug['plain'])} are wrong{worst(bug['plain'])}.\n"
+    text += f"- racecheck: {of_a_tool(bug['racecheck'])}.\n"
+    for tool in ("memcheck", "synccheck"):
+        if bug[tool]["summary"] != "ERROR SUMMARY: 0 errors":
+            text += f"- {tool}: {of_a_tool(bug[tool])}.\n"
+    text += f"- Mended: {how_often(mended['plain'])} are wrong; racecheck: {of_a_tool(mended['racecheck'])}.\n"
+    return text
+
+
+def races_table(request: Request) -> str:
+    found = races.recorded("gpu")
+    rows = []
+    for name, report in races.recorded("emulator")["programs"].items():
+        named = ("the line", "both lines")[len(races.two_lines(name)) - 1] if report else "nothing"
+        cells = [f"[{name}]({request.link(f'docs/races/{name}.cu')})", named]
+        if each := found.get("programs", {}).get(name):
+            cells += [of_a_tool(each["bug"]["racecheck"]), of_a_tool(each["mended"]["racecheck"])]
+            cells += [how_often(each["bug"]["plain"]), how_often(each["mended"]["plain"])]
+        rows.append(cells)
+    header = ["program", "the emulator names", "racecheck", "racecheck, mended", "wrong", "wrong, mended"]
+    if not found:
+        return table(header[:2], rows, 2)
+    origin = found["provenance"]
+    where = f"{origin['gpu']}, driver {origin['driver']}, nvcc {origin['nvcc']}, compute-sanitizer "
+    where += f"{origin['sanitizer']}, commit {origin['commit'][:12] or 'unknown'}, {origin['date']}"
+    record = f"[gpu.json]({request.link('docs/races/gpu.json')})"
+    return f"{table(header, rows, 4)}\nMeasured on: {where}. Record: {record}.\n"
+
+
 def place(request: Request) -> str:
     name = sources.find_step(request.need("step"))
 
@@ -847,7 +939,7 @@ KINDS = {
     kind.__name__: kind
     for kind in (
         *(ladder, step, counters, conformance, ablation, peers, host_time, standing, inputs, cache, pages),
-        *(instructions, bound, ring, ring_trace, provenance, code, try_it, place, side_steps, path),
+        *(instructions, bound, ring, ring_trace, provenance, code, race, races_table, try_it, place, side_steps, path),
     )
 }
 

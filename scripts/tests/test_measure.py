@@ -1,9 +1,11 @@
-"""stress.py, ring.py, sanitize.py and fit_default.py, on the emulator in the place of GPUs. Streams, graphs and events need a GPU and
-are not tested here."""
+"""stress.py, ring.py, sanitize.py, races.py and fit_default.py, on the emulator in the place of GPUs. Streams, graphs
+and events need a GPU and are not tested here."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -14,8 +16,9 @@ import numpy as np
 import pytest
 from conftest import BUILD, ROOT, SCRIPTS
 
-from measure import fit_default, lab, sanitize, stress
+from measure import fit_default, lab, races, sanitize, stress
 from measure.lab import LIBRARY, Lab
+from pages import blocks
 from records import results
 
 PAIRS = 1 << 13
@@ -228,3 +231,45 @@ def test_costs_are_fitted_to_what_kernels_do():
 def test_a_record_must_say_how_fast_the_memory_is(capsys):
     assert fit_default.main([str(ROOT / "figures" / "results" / "h200_peers.json"), "--lab", str(BUILD / LIBRARY)]) == 2
     assert "how fast the card's memory is" in capsys.readouterr().err
+
+
+# races.py, with programs in the place of those that a GPU needs
+
+
+RACECHECK = """========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at maxima(const int *, int *)+0x2a0 in scratch_reused.cu:12
+=========     and Read access at maxima(const int *, int *)+0x310 in /a/docs/races/scratch_reused.cu:14 [96 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)"""
+TOOLS = {
+    "nvidia-smi": "echo 'NVIDIA H200, 580.1'",
+    # The program's runs are wrong and right in turns, those of the twin are right.
+    "nvcc": """case $* in --version) echo 'release 13.0, V13.0.88'; exit;; esac
+while [ "$1" != -o ]; do [ "$1" != -DMENDED ] || mended=1; shift; done
+wrong="[ \"$mended\" ] || exec echo wrong: 3 of 128 elements"
+echo "#!/bin/sh\nrm $2.ran 2>/dev/null || { >$2.ran; $wrong; }; echo ok" >$2
+chmod +x $2""",
+    "compute-sanitizer": f"""case $* in --version) echo 'Version 2025.3.1';; "--tool racecheck "*_bug*) cat <<'E'
+{RACECHECK}
+E
+;; *) echo '========= ERROR SUMMARY: 0 errors';; esac""",
+}
+
+
+def test_what_a_gpu_says_of_the_gallery(tmp_path, monkeypatch):
+    for name, script in TOOLS.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    written = tmp_path / "gpu.json"
+    options = ["gpu", "scratch_reused", "--runs", "4", "--blocks", "7", "--json", str(written)]
+    monkeypatch.setattr(sys, "argv", ["races.py", *options])
+    assert races.main() == 0
+    record = json.loads(written.read_text())
+    assert record["provenance"]["gpu"] == "NVIDIA H200" and record["provenance"]["sanitizer"] == "2025.3.1"
+    monkeypatch.setattr(races, "recorded", lambda where: record)
+    bug, mended = (record["programs"]["scratch_reused"][twin] for twin in ("bug", "mended"))
+    assert blocks.how_often(bug["plain"]) + blocks.worst(bug["plain"]) == "2 of 4 runs (at most 3 of 128 elements)"
+    assert blocks.how_often(mended["plain"]) + blocks.worst(mended["plain"]) == "0 of 4 runs"
+    assert blocks.of_a_tool(bug["racecheck"]) == "1 hazard (1 error, 0 warnings), in lines 12 and 14"
+    assert blocks.of_a_tool(mended["racecheck"]) == "0 errors"
