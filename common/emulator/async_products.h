@@ -17,13 +17,14 @@ namespace emulator {
 struct SmemOperand {
   uintptr_t start = 0;
   size_t leading = 0, stride = 0;  // bytes from panel to panel, and from 8 rows to the next 8
-  int row_bytes = 0;               // of its tile: as many as its swizzle is wide
+  int row_bytes = 0;               // of its tile: as many as its swizzle is wide, and 16 without one
   bool rows_along_k = false;       // otherwise along M or N: a row of the tile has one k
   int element_bytes = 0;
 
   // The elements of 16 bytes that begin at (mn, k).
   uintptr_t chunk(int mn, int k) const;
   int chunk_elements() const { return 16 / element_bytes; }
+  int swizzle_bytes() const { return row_bytes == 16 ? 0 : row_bytes; }
 };
 
 // What one warp does of a wgmma: 16 rows of its 64.

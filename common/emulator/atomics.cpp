@@ -4,6 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
 #include "common/emulator/global_races.h"
 #include "common/emulator/half.h"
@@ -79,17 +80,32 @@ T updated(Atomic operation, T old, T operand) {
 
 }  // namespace
 
+namespace {
+
 template <typename T>
-T atomic(Atomic operation, T* address, T operand, Location at) {
-  const InRuntime in_runtime;
-  begin_atomic(address, at);
-  const Ordering ordering;
-  std::atomic_ref<Word<T>> target(*reinterpret_cast<Word<T>*>(address));
+T update(Atomic operation, T* element, T operand) {
+  std::atomic_ref<Word<T>> target(*reinterpret_cast<Word<T>*>(element));
   Word<T> old = target.load();
   while (!target.compare_exchange_weak(
       old, std::bit_cast<Word<T>>(updated(operation, std::bit_cast<T>(old), operand)))) {
   }
   return std::bit_cast<T>(old);
+}
+
+}  // namespace
+
+template <typename T>
+T atomic(Atomic operation, T* address, T operand, Location at) {
+  const InRuntime in_runtime;
+  begin_atomic(address, at);
+  const Ordering ordering;
+  return update(operation, address, operand);
+}
+
+template <typename T>
+void update_elements(Atomic operation, void* elements, const void* operands, size_t bytes) {
+  for (size_t i = 0; i < bytes / sizeof(T); ++i)
+    update(operation, static_cast<T*>(elements) + i, static_cast<const T*>(operands)[i]);
 }
 
 template <typename T>
@@ -101,7 +117,9 @@ T atomic_compare_and_swap(T* address, T expected, T desired, Location at) {
   return expected;
 }
 
-#define FLASHSTEPS_ATOMIC(T) template T atomic<T>(Atomic, T*, T, Location);
+#define FLASHSTEPS_ATOMIC(T)                     \
+  template T atomic<T>(Atomic, T*, T, Location); \
+  template void update_elements<T>(Atomic, void*, const void*, size_t);
 FLASHSTEPS_ATOMIC(int)
 FLASHSTEPS_ATOMIC(unsigned)
 FLASHSTEPS_ATOMIC(long long)

@@ -5,10 +5,18 @@
 #include <vector>
 
 #include "common/emulator/core.h"
+#include "common/emulator/cuda_driver.h"
 #include "common/emulator/shared_races.h"
 #include "common/tensor_map.h"
 
 namespace emulator {
+
+// What cuTensorMapEncodeTiled() puts into a CUtensorMap. The real contents are the hardware's secret.
+struct TypedTensorMap {
+  flashsteps::TensorMapShape shape;
+  cuda::CUtensorMapDataType type;
+};
+static_assert(sizeof(TypedTensorMap) <= sizeof(cuda::CUtensorMap));
 
 // In elements, as the kernel counts them; [0] is the contiguous dimension.
 struct BoxOrigin {
@@ -27,14 +35,22 @@ struct Copy {
 
   // Of a load.
   int mbarrier = -1;
-  uint64_t phase = 0;             // of the mbarrier
+  uint64_t phase = 0;            // of the mbarrier
   SharedRaces::Time issued = 0;  // only with the race detector
 
   // Of a store.
   unsigned group = 0;  // how many groups its thread had committed before it
+  // Of a reduction: update_elements<T> and its operation.
+  void (*reduce)(Atomic, void*, const void*, size_t) = nullptr;
+  Atomic operation = {};
 
   bool is_load() const { return mbarrier >= 0; }
 };
+
+// elements[i] = operation(elements[i], operands[i]), each atomically and in no order with anything else. In
+// atomics.cpp.
+template <typename T>
+void update_elements(Atomic operation, void* elements, const void* operands, size_t bytes);
 
 // Loads are forgotten when they are done, stores when their thread has waited for them.
 class CopyEngine {

@@ -13,9 +13,9 @@
 #include <new>
 #include <string>
 
+#include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
 #include "common/emulator/findings.h"
-#include "common/tensor_map.h"
 
 namespace emulator {
 
@@ -347,8 +347,9 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
   } catch (const std::runtime_error& error) {
     return refuse_map(CUDA_ERROR_INVALID_VALUE, error.what());
   }
+  const TypedTensorMap typed{shape, type};
   *map = {};
-  std::memcpy(map, &shape, sizeof(shape));
+  std::memcpy(map, &typed, sizeof(typed));
   return CUDA_SUCCESS;
 }
 

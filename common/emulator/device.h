@@ -52,12 +52,15 @@ struct Tally {
 };
 Tally syncthreads_tally(const char* op, bool predicate, Location at);
 
+enum class Atomic { kAdd, kSub, kExchange, kMin, kMax, kIncrement, kDecrement, kAnd, kOr, kXor };
+
 enum class ShuffleMode { kIndex, kXor, kDown, kUp };
-// Poison if the lane that is read takes no part: CUDA leaves the value undefined.
+// Of the lanes of a segment, as many as a power of two. Poison if the lane that is read takes no part: CUDA
+// leaves the value undefined.
 uint64_t shuffle(ShuffleMode mode, unsigned mask, uint64_t value, unsigned operand, int width, Location at);
 
-// Of A and B. A product's K is 32 bytes: 16 or 32 of them.
-enum class OperandType { kFp16, kBf16, kE4m3 };
+// Of A and B. A product's K is 32 bytes: 8, 16 or 32 of them.
+enum class OperandType { kFp16, kBf16, kE4m3, kTf32 };
 
 // What wgmma does besides A B.
 struct WgmmaKind {
@@ -65,8 +68,9 @@ struct WgmmaKind {
   bool a_mn, b_mn;  // along M or N, and not along K, the rows of its tile run
   bool scale_d;
   bool fp16_sums = false;  // two in a register
+  bool negated = false;    // subtracts A B
 
-  int element_bytes() const { return type == OperandType::kE4m3 ? 1 : 2; }
+  int element_bytes() const { return type == OperandType::kE4m3 ? 1 : type == OperandType::kTf32 ? 4 : 2; }
   int depth() const { return 32 / element_bytes(); }
 };
 
@@ -102,6 +106,15 @@ void mma_m16n8k32_integers(int32_t* acc, const uint32_t* a, const uint32_t* b, b
                            bool b_is_signed, Location at);
 void cp_async(void* shared, const void* global, int bytes, int from_global, Location at);
 
+// As shfl.sync: in `clamp` the number that all lanes of a segment share from bit 8 on, and from bit 0 on how
+// far in its segment a lane may read. One that would read elsewhere reads itself.
+struct FromLane {
+  uint64_t value;
+  bool inside;
+};
+FromLane shuffle_within(ShuffleMode mode, unsigned mask, uint64_t value, unsigned operand, unsigned clamp,
+                        Location at);
+
 // And for ptx_sm90.h. A tensor map is what cuTensorMapEncodeTiled() has made; there are five coordinates.
 // Without a mask, into the CTA to which the pointers point.
 void tma_load(void* shared, const void* map, uint64_t* barrier, unsigned cta_mask, const int* coordinates,
@@ -110,6 +123,9 @@ void tma_store(const void* map, const void* shared, const int* coordinates, Loca
 void bulk_load(void* shared, const void* global, size_t bytes, uint64_t* barrier, unsigned cta_mask,
                Location at);
 void bulk_store(void* global, const void* shared, size_t bytes, Location at);
+template <typename T>  // as atomic()
+void bulk_reduce(Atomic operation, T* global, const T* shared, size_t bytes, Location at);
+void tma_reduce(Atomic operation, const void* map, const void* shared, const int* coordinates, Location at);
 void mbarrier_expect_tx(uint64_t* barrier, int bytes, Location at);
 void mbarrier_invalidate(uint64_t* barrier, Location at);
 int mbarrier_parity(uint64_t* barrier, Location at);  // of the phase under way
@@ -119,7 +135,6 @@ void mbarrier_arrive_anywhere(uint64_t* barrier, int bytes, bool relaxed, Locati
 // The accumulator's registers are variables that may lie anywhere.
 void wgmma(void* const* acc, int num_acc, const uint32_t* a_registers, uint64_t a, uint64_t b, WgmmaKind kind,
            Location at);
-void check_scale_of_wgmma(int scale_a, int scale_b, Location at);
 
 // What is in shared memory has an address of 32 bits in its window, too, as on a GPU: behind 1 KiB that CUDA
 // has for itself, and in a cluster with the CTA's rank in the upper eight bits. __shared__ variables at file
@@ -151,7 +166,6 @@ float exp2_in_kernel(float x, Location at);
 float exp_in_kernel(float x, Location at);
 
 // On shared or global memory. Return the old value. T is one of those that atomics.cpp lists.
-enum class Atomic { kAdd, kSub, kExchange, kMin, kMax, kIncrement, kDecrement, kAnd, kOr, kXor };
 template <typename T>
 T atomic(Atomic operation, T* address, T operand, Location at);
 template <typename T>

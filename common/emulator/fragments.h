@@ -53,6 +53,9 @@ constexpr Position mma_b_byte_position(int lane, int byte) {
   return {pair.row * 2 + byte % 2, pair.col};
 }
 
+// A number of TF32 is a float of which the hardware reads 19 bits.
+inline float tf32_bits_to_float(uint32_t bits) { return std::bit_cast<float>(bits & 0xffffe000); }
+
 template <int ROWS, int COLS>
 void elements_to_float(const uint16_t (&bits)[ROWS][COLS], bool bf16, float (&elements)[ROWS][COLS]) {
   for (int row = 0; row < ROWS; ++row) {
@@ -66,14 +69,14 @@ void elements_to_float(const uint16_t (&bits)[ROWS][COLS], bool bf16, float (&el
 
 // c += a b, one k after the other. The hardware's order and its rounding within a sum are not documented:
 // results differ in the last bits and are compared with a tolerance.
-template <int COLS>
-void multiply_accumulate(const float (&a)[16][16], const float (&b)[16][COLS], float (&c)[16][COLS]) {
+template <int K, int COLS>
+void multiply_accumulate(const float (&a)[16][K], const float (&b)[K][COLS], float (&c)[16][COLS]) {
   typedef float Four __attribute__((vector_size(16)));
   for (int row = 0; row < 16; ++row) {
     for (int col = 0; col < COLS; col += 4) {
       Four sum, of_b;
       std::memcpy(&sum, &c[row][col], sizeof(Four));
-      for (int k = 0; k < 16; ++k) {
+      for (int k = 0; k < K; ++k) {
         std::memcpy(&of_b, &b[k][col], sizeof(Four));
         sum += a[row][k] * of_b;
       }

@@ -86,17 +86,15 @@ void execute_e4m3(void* const* opaque, unsigned lanes) {
 
 // ---- For inline PTX
 
-// A TF32 register is a float of which the hardware reads 19 bits. A is 16 x 8: where the 16-bit product has a
-// pair, this one has an element.
+// Of TF32, A is 16 x 8: where the 16-bit product has a pair, this one has an element.
 void execute_tf32(void* const* opaque, unsigned lanes) {
   check_aligned(lanes);
-  const auto number = [](uint32_t bits) { return std::bit_cast<float>(bits & 0xffffe000); };
-  float a[16][16] = {}, b[16][8] = {}, c[16][8];  // k from 8 on is zero
+  float a[16][8], b[8][8], c[16][8];
   for (int lane = 0; lane < kWarpSize; ++lane) {
     const auto& arguments = *static_cast<const Arguments*>(opaque[lane]);
     const int row = lane / 4, k = lane % 4;
-    for (int i = 0; i < 4; ++i) a[row + i % 2 * 8][k + i / 2 * 4] = number(arguments.a[i]);
-    for (int i = 0; i < 2; ++i) b[k + i * 4][row] = number(arguments.b[i]);
+    for (int i = 0; i < 4; ++i) a[row + i % 2 * 8][k + i / 2 * 4] = tf32_bits_to_float(arguments.a[i]);
+    for (int i = 0; i < 2; ++i) b[k + i * 4][row] = tf32_bits_to_float(arguments.b[i]);
   }
   collect_accumulators(opaque, c);
   multiply_accumulate(a, b, c);

@@ -6,6 +6,7 @@
 // type, so an operand may be of any C++ type. Inlined always, so that a report names the kernel's line.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -111,11 +112,15 @@ template <typename T>
 constexpr int kElements = 1;
 template <typename... T>
 constexpr int kElements<std::tuple<T...>> = sizeof...(T);
+template <typename T>
+constexpr bool kIsVector = false;
+template <typename... T>
+constexpr bool kIsVector<std::tuple<T...>> = true;
 
 template <typename T, int COUNT, typename Vector>
 FLASHSTEPS_PTX void get_all(T (&to)[COUNT], const Vector& from) {
   static_assert(kElements<Vector> == COUNT, "PTX: this instruction has another number of registers in { }");
-  if constexpr (COUNT == 1 && kElements<Vector> == 1 && !requires { std::get<0>(from); }) {
+  if constexpr (!kIsVector<Vector>) {
     to[0] = get<T>(from);
   } else {
     [&]<size_t... I>(std::index_sequence<I...>) __attribute__((always_inline)) {
@@ -128,7 +133,7 @@ template <typename T, int COUNT, typename Vector>
 FLASHSTEPS_PTX void put_all(Vector&& to, const T (&from)[COUNT]) {
   static_assert(kElements<std::remove_cvref_t<Vector>> == COUNT,
                 "PTX: this instruction has another number of registers in { }");
-  if constexpr (COUNT == 1 && !requires { std::get<0>(to); }) {
+  if constexpr (!kIsVector<std::remove_cvref_t<Vector>>) {
     put<T>(to, from[0]);
   } else {
     [&]<size_t... I>(std::index_sequence<I...>) __attribute__((always_inline)) {
@@ -251,27 +256,39 @@ FLASHSTEPS_PTX T fused(T a, T b, T c) {
   else
     return __hfma2(a, b, c);
 }
+// -0 is less than +0. A NaN loses against a number, and wins in instructions with .NaN.
 template <typename T>
-FLASHSTEPS_PTX T least(T a, T b) {
-  if constexpr (kIsInteger<T>)
-    return b < a ? b : a;
-  else if constexpr (std::is_floating_point_v<T>)
-    return std::fmin(a, b);
-  else if constexpr (sizeof(T) == 2)
-    return __hmin(a, b);
-  else
-    return __hmin2(a, b);
+FLASHSTEPS_PTX bool is_less(T a, T b) {
+  if constexpr (std::is_floating_point_v<T>) return a < b || (a == b && std::signbit(a) > std::signbit(b));
+  return a < b;
 }
-template <typename T>
-FLASHSTEPS_PTX T largest(T a, T b) {
-  if constexpr (kIsInteger<T>)
-    return a < b ? b : a;
-  else if constexpr (std::is_floating_point_v<T>)
-    return std::fmax(a, b);
+template <bool NAN_WINS, typename T>
+FLASHSTEPS_PTX T winner(T a, T b, bool a_wins) {
+  if constexpr (std::is_floating_point_v<T>) {
+    constexpr T kNan = std::bit_cast<T>(Unsigned<T>(~Unsigned<T>(0) >> 1));
+    const int nans = int(a != a) + int(b != b);
+    if (nans == 2 || (NAN_WINS && nans != 0)) return kNan;
+    if (nans == 1) return a != a ? b : a;
+  }
+  return a_wins ? a : b;
+}
+template <bool NAN_WINS = false, typename T>
+FLASHSTEPS_PTX T least(T a, T b) {
+  if constexpr (std::is_arithmetic_v<T>)
+    return winner<NAN_WINS>(a, b, is_less(a, b));
   else if constexpr (sizeof(T) == 2)
-    return __hmax(a, b);
+    return NAN_WINS ? __hmin_nan(a, b) : __hmin(a, b);
   else
-    return __hmax2(a, b);
+    return NAN_WINS ? __hmin2_nan(a, b) : __hmin2(a, b);
+}
+template <bool NAN_WINS = false, typename T>
+FLASHSTEPS_PTX T largest(T a, T b) {
+  if constexpr (std::is_arithmetic_v<T>)
+    return winner<NAN_WINS>(a, b, is_less(b, a));
+  else if constexpr (sizeof(T) == 2)
+    return NAN_WINS ? __hmax_nan(a, b) : __hmax(a, b);
+  else
+    return NAN_WINS ? __hmax2_nan(a, b) : __hmax2(a, b);
 }
 template <typename T>
 FLASHSTEPS_PTX T magnitude(T a) {
@@ -293,6 +310,13 @@ FLASHSTEPS_PTX T magnitude(T a) {
 FLASHSTEPS_PTX_INTEGERS(FLASHSTEPS_PTX_X)
 FLASHSTEPS_PTX_FLOATS(FLASHSTEPS_PTX_X)
 #undef FLASHSTEPS_PTX_X
+#define FLASHSTEPS_PTX_X(TYPE, T)                          \
+  FLASHSTEPS_PTX_2(min_NaN_##TYPE, T, (least<true>(a, b))) \
+  FLASHSTEPS_PTX_2(max_NaN_##TYPE, T, (largest<true>(a, b)))
+FLASHSTEPS_PTX_X(f32, float)
+FLASHSTEPS_PTX_HALVES(FLASHSTEPS_PTX_X)
+FLASHSTEPS_PTX_PAIRS(FLASHSTEPS_PTX_X)
+#undef FLASHSTEPS_PTX_X
 #define FLASHSTEPS_PTX_X(TYPE, T)                    \
   FLASHSTEPS_PTX_2(mul_##TYPE, T, product(a, b))     \
   FLASHSTEPS_PTX_3(fma_rn_##TYPE, T, fused(a, b, c)) \
@@ -300,11 +324,12 @@ FLASHSTEPS_PTX_FLOATS(FLASHSTEPS_PTX_X)
   FLASHSTEPS_PTX_1(abs_##TYPE, T, magnitude(a))
 FLASHSTEPS_PTX_FLOATS(FLASHSTEPS_PTX_X)
 #undef FLASHSTEPS_PTX_X
-#define FLASHSTEPS_PTX_X(TYPE, T)                           \
-  FLASHSTEPS_PTX_2(mul_lo_##TYPE, T, product(a, b))         \
-  FLASHSTEPS_PTX_2(mul_hi_##TYPE, T, high_product(a, b))    \
-  FLASHSTEPS_PTX_3(mad_lo_##TYPE, T, sum(product(a, b), c)) \
-  FLASHSTEPS_PTX_2(div_##TYPE, T, T(a / b))                 \
+#define FLASHSTEPS_PTX_X(TYPE, T)                                \
+  FLASHSTEPS_PTX_2(mul_lo_##TYPE, T, product(a, b))              \
+  FLASHSTEPS_PTX_2(mul_hi_##TYPE, T, high_product(a, b))         \
+  FLASHSTEPS_PTX_3(mad_lo_##TYPE, T, sum(product(a, b), c))      \
+  FLASHSTEPS_PTX_3(mad_hi_##TYPE, T, sum(high_product(a, b), c)) \
+  FLASHSTEPS_PTX_2(div_##TYPE, T, T(a / b))                      \
   FLASHSTEPS_PTX_2(rem_##TYPE, T, T(a % b))
 FLASHSTEPS_PTX_INTEGERS(FLASHSTEPS_PTX_X)
 #undef FLASHSTEPS_PTX_X
@@ -356,9 +381,9 @@ FLASHSTEPS_PTX_1(tanh_approx_bf16x2, __nv_bfloat162, (__nv_bfloat162{htanh(a.x),
 
 // ---- Bits
 
-#define FLASHSTEPS_PTX_X(TYPE, T)          \
-  FLASHSTEPS_PTX_2(and_##TYPE, T, T(a& b)) \
-  FLASHSTEPS_PTX_2(or_##TYPE, T, T(a | b)) \
+#define FLASHSTEPS_PTX_X(TYPE, T)               \
+  FLASHSTEPS_PTX_2(and_##TYPE, T, T((a) & (b))) \
+  FLASHSTEPS_PTX_2(or_##TYPE, T, T(a | b))      \
   FLASHSTEPS_PTX_2(xor_##TYPE, T, T(a ^ b))
 FLASHSTEPS_PTX_BITS(FLASHSTEPS_PTX_X)
 FLASHSTEPS_PTX_X(pred, bool)
@@ -444,6 +469,11 @@ FLASHSTEPS_PTX T reversed(T bits) {
   }
 FLASHSTEPS_PTX_X(b32, B32)
 FLASHSTEPS_PTX_X(b64, B64)
+#undef FLASHSTEPS_PTX_X
+// The number of the highest bit that is set, or of negative numbers that is not; -1 if there is none.
+#define FLASHSTEPS_PTX_X(TYPE, T) \
+  FLASHSTEPS_PTX_1(bfind_##TYPE, T, uint32_t(std::bit_width(Unsigned<T>(a < 0 ? T(~a) : a))) - 1)
+FLASHSTEPS_PTX_INTEGERS_FROM_32(FLASHSTEPS_PTX_X)
 #undef FLASHSTEPS_PTX_X
 // `length` bits of a from `position` on; of signed types the last one is the sign.
 #define FLASHSTEPS_PTX_X(TYPE, T)                                                                         \
@@ -549,9 +579,9 @@ FLASHSTEPS_PTX T packed(const std::tuple<From...>& vector) {
 template <typename T, typename D, typename X>
 FLASHSTEPS_PTX void move(D&& d, const X& x) {
   using To = std::remove_cvref_t<D>;
-  if constexpr (kElements < X >> 1) {
+  if constexpr (kIsVector<X>) {
     put(d, packed<T>(x));
-  } else if constexpr (kElements<To> > 1) {
+  } else if constexpr (kIsVector<To>) {
     using Element = Bits<sizeof(T) / size_t(kElements<To>)>;
     struct Elements {
       Element of[size_t(kElements<To>)];
@@ -636,24 +666,25 @@ FLASHSTEPS_PTX_HALVES(FLASHSTEPS_PTX_X)
 FLASHSTEPS_PTX_WIDE_FLOATS(FLASHSTEPS_PTX_X)
 #undef FLASHSTEPS_PTX_X
 
-// What does not fit becomes the nearest that does, and a NaN 0.
-template <typename T>
+// What does not fit becomes the nearest that does. A NaN becomes 0; from f64, and in 64 bits, the upper bit.
+template <typename T, typename From>
 FLASHSTEPS_PTX T to_integer(double value) {
-  if (value != value) return 0;
+  constexpr bool kNanIsZero = sizeof(T) < 8 && !std::is_same_v<From, double>;
+  if (value != value) return kNanIsZero ? T(0) : T(Unsigned<T>(1) << (8 * sizeof(T) - 1));
   constexpr T kMin = std::numeric_limits<T>::min(), kMax = std::numeric_limits<T>::max();
   return value <= double(kMin) ? kMin : value >= double(kMax) ? kMax : T(value);
 }
-#define FLASHSTEPS_PTX_ROUND(TO, T, FROM, FROM_T)                                           \
-  FLASHSTEPS_PTX_1(cvt_rni_##TO##_##FROM, FROM_T, to_integer<T>(std::nearbyint(double(a)))) \
-  FLASHSTEPS_PTX_1(cvt_rzi_##TO##_##FROM, FROM_T, to_integer<T>(std::trunc(double(a))))     \
-  FLASHSTEPS_PTX_1(cvt_rmi_##TO##_##FROM, FROM_T, to_integer<T>(std::floor(double(a))))     \
-  FLASHSTEPS_PTX_1(cvt_rpi_##TO##_##FROM, FROM_T, to_integer<T>(std::ceil(double(a))))
+#define FLASHSTEPS_PTX_ROUND(TO, T, FROM, FROM_T)                                                     \
+  FLASHSTEPS_PTX_1(cvt_rni_##TO##_##FROM, FROM_T, (to_integer<T, FROM_T>(std::nearbyint(double(a))))) \
+  FLASHSTEPS_PTX_1(cvt_rzi_##TO##_##FROM, FROM_T, (to_integer<T, FROM_T>(std::trunc(double(a)))))     \
+  FLASHSTEPS_PTX_1(cvt_rmi_##TO##_##FROM, FROM_T, (to_integer<T, FROM_T>(std::floor(double(a)))))     \
+  FLASHSTEPS_PTX_1(cvt_rpi_##TO##_##FROM, FROM_T, (to_integer<T, FROM_T>(std::ceil(double(a)))))
 #define FLASHSTEPS_PTX_X(TO, T)                    \
   FLASHSTEPS_PTX_ROUND(TO, T, f16, __half)         \
   FLASHSTEPS_PTX_ROUND(TO, T, bf16, __nv_bfloat16) \
   FLASHSTEPS_PTX_ROUND(TO, T, f32, float)          \
   FLASHSTEPS_PTX_ROUND(TO, T, f64, double)
-FLASHSTEPS_PTX_INTEGERS(FLASHSTEPS_PTX_X)
+FLASHSTEPS_PTX_ALL_INTEGERS(FLASHSTEPS_PTX_X)
 #undef FLASHSTEPS_PTX_X
 #define FLASHSTEPS_PTX_X(TYPE, T)                                 \
   FLASHSTEPS_PTX_1(cvt_rni_##TYPE##_##TYPE, T, std::nearbyint(a)) \
@@ -674,10 +705,26 @@ FLASHSTEPS_PTX_1(cvt_f32_f64, double, float(a))
 // Of two, the first one goes into the upper half.
 FLASHSTEPS_PTX_2(cvt_f16x2_f32, float, (__half2{b, a}))
 FLASHSTEPS_PTX_2(cvt_bf16x2_f32, float, (__nv_bfloat162{b, a}))
+// -0 becomes 0, too.
+FLASHSTEPS_PTX float not_negative(float a) { return a <= 0 ? 0 : a; }
+FLASHSTEPS_PTX_1(cvt_relu_f16_f32, float, __half(not_negative(a)))
+FLASHSTEPS_PTX_1(cvt_relu_bf16_f32, float, __nv_bfloat16(not_negative(a)))
+FLASHSTEPS_PTX_2(cvt_relu_f16x2_f32, float, (__half2{not_negative(b), not_negative(a)}))
+FLASHSTEPS_PTX_2(cvt_relu_bf16x2_f32, float, (__nv_bfloat162{not_negative(b), not_negative(a)}))
 FLASHSTEPS_PTX_2(cvt_e4m3x2_f32, float, B16(float_to_e4m3_bits(b) | float_to_e4m3_bits(a) << 8))
 FLASHSTEPS_PTX_1(cvt_e4m3x2_f16x2, __half2, B16(float_to_e4m3_bits(a.x) | float_to_e4m3_bits(a.y) << 8))
 FLASHSTEPS_PTX_1(cvt_f16x2_e4m3x2, B16,
                  (__half2{e4m3_bits_to_float(uint8_t(a)), e4m3_bits_to_float(uint8_t(a >> 8))}))
+// E5M2 is the upper half of an FP16 number, rounded to the nearest; what is too large becomes 57344.
+FLASHSTEPS_PTX B16 to_e5m2(float number) {
+  if (number != number) return 0x7f;
+  const float clamped = std::fmin(std::fmax(number, -57344.0f), 57344.0f);
+  const float step = std::ldexp(1.0f, std::max(std::ilogb(clamped), -14) - 2);
+  return B16(__half(std::nearbyint(clamped / step) * step).bits >> 8);
+}
+FLASHSTEPS_PTX_2(cvt_e5m2x2_f32, float, B16(to_e5m2(b) | to_e5m2(a) << 8))
+FLASHSTEPS_PTX_1(cvt_e5m2x2_f16x2, __half2, B16(to_e5m2(a.x) | to_e5m2(a.y) << 8))
+FLASHSTEPS_PTX_1(cvt_f16x2_e5m2x2, B16, uint32_t(a & 0xff) << 8 | uint32_t(a & 0xff00) << 16)
 // TF32 has the upper 19 bits of a float.
 FLASHSTEPS_PTX uint32_t to_tf32(uint32_t bits, bool to_even) {
   if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fffffff;
@@ -685,6 +732,32 @@ FLASHSTEPS_PTX uint32_t to_tf32(uint32_t bits, bool to_even) {
 }
 FLASHSTEPS_PTX_1(cvt_rna_tf32_f32, uint32_t, to_tf32(a, false))
 FLASHSTEPS_PTX_1(cvt_rn_tf32_f32, uint32_t, to_tf32(a, true))
+
+// With .sat what does not fit becomes the nearest that does; of floats, that is from 0 to 1, and a NaN 0.
+template <typename T, typename From>
+FLASHSTEPS_PTX T saturated(From a) {
+  constexpr T kMin = std::numeric_limits<T>::min(), kMax = std::numeric_limits<T>::max();
+  return std::cmp_less(a, kMin) ? kMin : std::cmp_greater(a, kMax) ? kMax : T(a);
+}
+#define FLASHSTEPS_PTX_SATURATE(TO, TO_T, FROM, FROM_T) \
+  FLASHSTEPS_PTX_1(cvt_sat_##TO##_##FROM, FROM_T, saturated<TO_T>(a))
+#define FLASHSTEPS_PTX_X(TO, T)                 \
+  FLASHSTEPS_PTX_SATURATE(TO, T, u16, uint16_t) \
+  FLASHSTEPS_PTX_SATURATE(TO, T, s16, int16_t)  \
+  FLASHSTEPS_PTX_SATURATE(TO, T, u32, uint32_t) \
+  FLASHSTEPS_PTX_SATURATE(TO, T, s32, int32_t)  \
+  FLASHSTEPS_PTX_SATURATE(TO, T, u64, U64)      \
+  FLASHSTEPS_PTX_SATURATE(TO, T, s64, S64)
+FLASHSTEPS_PTX_ALL_INTEGERS(FLASHSTEPS_PTX_X)
+#undef FLASHSTEPS_PTX_X
+FLASHSTEPS_PTX_1(cvt_sat_f32_f32, float, cuda::__saturatef(a))
+// a and b as the lower 16 bits, a above b, and the lower half of c above them.
+#define FLASHSTEPS_PTX_X(TYPE, T)                                                    \
+  FLASHSTEPS_PTX_3(cvt_pack_sat_##TYPE##_s32_b32, int32_t,                           \
+                   uint32_t(c) << 16 | uint32_t(Unsigned<T>(saturated<T>(a))) << 8 | \
+                       uint32_t(Unsigned<T>(saturated<T>(b))))
+FLASHSTEPS_PTX_BYTES(FLASHSTEPS_PTX_X)
+#undef FLASHSTEPS_PTX_X
 
 // A generic address is the host's. Global memory has no others.
 #define FLASHSTEPS_PTX_X(TYPE, T)                                                                  \
@@ -770,19 +843,15 @@ FLASHSTEPS_PTX void store(Address to, const X& x, Location at) {
   FLASHSTEPS_PTX_##ACCESS(PREFIX##TYPE, T, kGeneric, ORDER)             \
       FLASHSTEPS_PTX_##ACCESS(PREFIX##global_##TYPE, T, kGlobal, ORDER) \
           FLASHSTEPS_PTX_##ACCESS(PREFIX##shared_##TYPE, T, kShared, ORDER)
-#define FLASHSTEPS_PTX_X(TYPE, T)                                    \
-  FLASHSTEPS_PTX_ACCESS(LOAD, , TYPE, T, kPlain)                     \
-  FLASHSTEPS_PTX_ACCESS(LOAD, volatile_, TYPE, T, kVolatile)         \
-  FLASHSTEPS_PTX_ACCESS(LOAD, relaxed_, TYPE, T, kVolatile)          \
-  FLASHSTEPS_PTX_ACCESS(LOAD, acquire_, TYPE, T, kAcquire)           \
-  FLASHSTEPS_PTX_LOAD(global_relaxed_##TYPE, T, kGlobal, kVolatile)  \
-  FLASHSTEPS_PTX_LOAD(global_acquire_##TYPE, T, kGlobal, kAcquire)   \
-  FLASHSTEPS_PTX_ACCESS(STORE, , TYPE, T, kPlain)                    \
-  FLASHSTEPS_PTX_ACCESS(STORE, volatile_, TYPE, T, kVolatile)        \
-  FLASHSTEPS_PTX_ACCESS(STORE, relaxed_, TYPE, T, kVolatile)         \
-  FLASHSTEPS_PTX_ACCESS(STORE, release_, TYPE, T, kRelease)          \
-  FLASHSTEPS_PTX_STORE(global_relaxed_##TYPE, T, kGlobal, kVolatile) \
-  FLASHSTEPS_PTX_STORE(global_release_##TYPE, T, kGlobal, kRelease)
+#define FLASHSTEPS_PTX_X(TYPE, T)                             \
+  FLASHSTEPS_PTX_ACCESS(LOAD, , TYPE, T, kPlain)              \
+  FLASHSTEPS_PTX_ACCESS(LOAD, volatile_, TYPE, T, kVolatile)  \
+  FLASHSTEPS_PTX_ACCESS(LOAD, relaxed_, TYPE, T, kVolatile)   \
+  FLASHSTEPS_PTX_ACCESS(LOAD, acquire_, TYPE, T, kAcquire)    \
+  FLASHSTEPS_PTX_ACCESS(STORE, , TYPE, T, kPlain)             \
+  FLASHSTEPS_PTX_ACCESS(STORE, volatile_, TYPE, T, kVolatile) \
+  FLASHSTEPS_PTX_ACCESS(STORE, relaxed_, TYPE, T, kVolatile)  \
+  FLASHSTEPS_PTX_ACCESS(STORE, release_, TYPE, T, kRelease)
 FLASHSTEPS_PTX_X(b8, B8)
 FLASHSTEPS_PTX_X(b128, B128)
 FLASHSTEPS_PTX_BYTES(FLASHSTEPS_PTX_X)
@@ -791,25 +860,29 @@ FLASHSTEPS_PTX_INTEGERS(FLASHSTEPS_PTX_X)
 FLASHSTEPS_PTX_WIDE_FLOATS(FLASHSTEPS_PTX_X)
 #undef FLASHSTEPS_PTX_X
 
-// ---- Atomic operations: atom d, [a], b and red [a], b; cas has two operands
+// ---- Atomic operations: atom d, [a], b and red [a], b; cas has two operands. Each element of a vector is
+// updated on its own.
 
 enum class Ordering { kRelaxed, kAcquire, kRelease, kAcquireAndRelease };
 
-template <typename T, Atomic OPERATION, Space SPACE, Ordering ORDERING, typename X>
-FLASHSTEPS_PTX T atomically(Address address, const X& x, Location at) {
+template <typename T, Atomic OPERATION, Space SPACE, Ordering ORDERING, int COUNT>
+FLASHSTEPS_PTX void atomically(Address address, T (&elements)[COUNT], Location at) {
   if constexpr (ORDERING == Ordering::kRelease || ORDERING == Ordering::kAcquireAndRelease) thread_fence();
-  const T before = atomic<T>(OPERATION, pointer_to<T, SPACE>(address, at), get<T>(x), at);
+  T* const pointer = pointer_to<T, SPACE>(address, at);
+  for (int i = 0; i < COUNT; ++i) elements[i] = atomic<T>(OPERATION, pointer + i, elements[i], at);
   if constexpr (ORDERING == Ordering::kAcquire || ORDERING == Ordering::kAcquireAndRelease) thread_fence();
-  return before;
 }
-#define FLASHSTEPS_PTX_ATOMIC_NAMED(NAME, T, OPERATION, SPACE, ORDERING)                        \
-  template <typename D, typename X>                                                             \
-  FLASHSTEPS_PTX void atom_##NAME(Location at, D&& d, Address address, const X& x) {            \
-    put(d, atomically<T, Atomic::OPERATION, Space::SPACE, Ordering::ORDERING>(address, x, at)); \
-  }                                                                                             \
-  template <typename X>                                                                         \
-  FLASHSTEPS_PTX void red_##NAME(Location at, Address address, const X& x) {                    \
-    atomically<T, Atomic::OPERATION, Space::SPACE, Ordering::ORDERING>(address, x, at);         \
+#define FLASHSTEPS_PTX_ATOMIC_NAMED(NAME, T, OPERATION, SPACE, ORDERING)                               \
+  template <typename D, typename X, typename... Policy>                                                \
+  FLASHSTEPS_PTX void atom_##NAME(Location at, D&& d, Address address, const X& x, const Policy&...) { \
+    T elements[size_t(kElements<X>)];                                                                  \
+    get_all(elements, x);                                                                              \
+    atomically<T, Atomic::OPERATION, Space::SPACE, Ordering::ORDERING>(address, elements, at);         \
+    if constexpr (!std::is_same_v<std::remove_cvref_t<D>, Sink>) put_all(d, elements);                 \
+  }                                                                                                    \
+  template <typename X, typename... Policy>                                                            \
+  FLASHSTEPS_PTX void red_##NAME(Location at, Address address, const X& x, const Policy&...) {         \
+    atom_##NAME(at, Sink(), address, x);                                                               \
   }
 #define FLASHSTEPS_PTX_COMPARE_AND_SWAP(NAME, T, SPACE, ORDERING)                                           \
   template <typename D, typename X, typename Y>                                                             \
@@ -851,6 +924,7 @@ FLASHSTEPS_PTX_INTEGERS_FROM_32(FLASHSTEPS_PTX_X)
 FLASHSTEPS_PTX_X(b32, B32)
 FLASHSTEPS_PTX_X(b64, B64)
 #undef FLASHSTEPS_PTX_X
+FLASHSTEPS_PTX_ORDERS(FLASHSTEPS_PTX_COMPARE_AND_SWAP, cas_b16, B16)
 FLASHSTEPS_PTX_ATOMIC(inc_u32, uint32_t, kIncrement)
 FLASHSTEPS_PTX_ATOMIC(dec_u32, uint32_t, kDecrement)
 
@@ -865,26 +939,19 @@ FLASHSTEPS_PTX void createpolicy_b64(Location, D&& policy, const Operands&...) {
 
 // ---- Lanes of a warp
 
-// c: the lanes of a segment in its upper bits, and in its lower ones the last lane that may be read. What
-// CUDA's __shfl_sync makes of a width is the only combination that is understood.
-template <typename D, typename X, typename B, typename C, typename M>
-FLASHSTEPS_PTX void shuffle_b32(ShuffleMode mode, Location at, D&& d, const X& x, const B& operand,
-                                const C& c, const M& mask) {
-  const int width = 32 - int(get<uint32_t>(c) >> 8 & 31);
-  put(d, uint32_t(shuffle(mode, get<uint32_t>(mask), get<uint32_t>(x), get<uint32_t>(operand), width, at)));
-}
 // d|p: is the lane that is read in the segment?
 template <typename D, typename P, typename X, typename B, typename C, typename M>
 FLASHSTEPS_PTX void shuffle_b32(ShuffleMode mode, Location at, D&& d, P&& p, const X& x, const B& operand,
-                                const C& c, const M& mask) {
-  const int width = 32 - int(get<uint32_t>(c) >> 8 & 31), by = int(get<uint32_t>(operand) & 31);
-  const int lane = int(special_laneid()), first = lane & ~(width - 1);
-  const bool inside = mode == ShuffleMode::kUp     ? lane - by >= first
-                      : mode == ShuffleMode::kDown ? lane + by < first + width
-                      : mode == ShuffleMode::kXor  ? (lane ^ by) < first + width
-                                                   : true;
-  shuffle_b32(mode, at, d, x, operand, c, mask);
-  put(p, inside);
+                                const C& clamp, const M& mask) {
+  const FromLane from = shuffle_within(mode, get<uint32_t>(mask), get<uint32_t>(x), get<uint32_t>(operand),
+                                       get<uint32_t>(clamp), at);
+  put(d, uint32_t(from.value));
+  put(p, from.inside);
+}
+template <typename D, typename X, typename B, typename C, typename M>
+FLASHSTEPS_PTX void shuffle_b32(ShuffleMode mode, Location at, D&& d, const X& x, const B& operand,
+                                const C& clamp, const M& mask) {
+  shuffle_b32(mode, at, d, Sink(), x, operand, clamp, mask);
 }
 #define FLASHSTEPS_PTX_SHUFFLE(NAME, MODE)                                          \
   template <typename... Operands>                                                   \
@@ -915,6 +982,21 @@ FLASHSTEPS_PTX_VOTE(uni_pred, votes.lanes_with(true) == 0 || votes.lanes_with(fa
 FLASHSTEPS_PTX_X(b32, B32)
 FLASHSTEPS_PTX_X(b64, B64)
 #undef FLASHSTEPS_PTX_X
+// d|p: all lanes if they have the same, otherwise none.
+#define FLASHSTEPS_PTX_X(TYPE, T)                                                                   \
+  template <typename D, typename P, typename X, typename M>                                         \
+  FLASHSTEPS_PTX void match_all_sync_##TYPE(Location at, D&& d, P&& p, const X& x, const M& mask) { \
+    int all_equal;                                                                                  \
+    put(d, __match_all_sync(get<uint32_t>(mask), get<T>(x), &all_equal, at));                       \
+    put(p, all_equal != 0);                                                                         \
+  }                                                                                                 \
+  template <typename D, typename X, typename M>                                                     \
+  FLASHSTEPS_PTX void match_all_sync_##TYPE(Location at, D&& d, const X& x, const M& mask) {        \
+    match_all_sync_##TYPE(at, d, Sink(), x, mask);                                                  \
+  }
+FLASHSTEPS_PTX_X(b32, B32)
+FLASHSTEPS_PTX_X(b64, B64)
+#undef FLASHSTEPS_PTX_X
 #define FLASHSTEPS_PTX_REDUCE(NAME, TYPE, T)                                                      \
   template <typename D, typename X, typename M>                                                   \
   FLASHSTEPS_PTX void redux_sync_##NAME##_##TYPE(Location at, D&& d, const X& x, const M& mask) { \
@@ -937,10 +1019,13 @@ FLASHSTEPS_PTX void activemask_b32(Location at, D&& d) {
 }
 // d|p: which lane it is, and whether it is this one.
 template <typename D, typename P, typename M>
-FLASHSTEPS_PTX void elect_sync(Location at, D&& d, P&& p, const M&) {
-  const bool elected = flashsteps::elect_one(at);
+FLASHSTEPS_PTX void elect_sync(Location at, D&& d, P&& p, const M& mask) {
+  const auto lanes = get<uint32_t>(mask);
+  const bool elected =
+      lanes == ~0u ? flashsteps::elect_one(at)
+                   : special_laneid() == uint32_t(std::countr_zero(gather("elect.sync", lanes, 0, at).lanes));
   if constexpr (!std::is_same_v<std::remove_cvref_t<D>, Sink>)
-    put(d, uint32_t(std::countr_zero(gather("elect.sync", ~0u, elected, at).lanes_with(true))));
+    put(d, uint32_t(std::countr_zero(gather("elect.sync", lanes, elected, at).lanes_with(true))));
   put(p, elected);
 }
 // Of an 8 x 8 matrix of 16-bit elements, two in each lane, the transposed one.
@@ -962,13 +1047,13 @@ FLASHSTEPS_PTX void bar_warp_sync(Location at, const M& mask) {
 
 // Of all threads, barrier 0 is that of __syncthreads().
 FLASHSTEPS_PTX void named_barrier(int id, uint32_t count, Location at) {
-  if (id == 0 && count == num_threads()) return syncthreads(at);
-  flashsteps::bar_sync(id, int((count + 31) / 32 * 32), at);
+  if (id == 0 && count == (num_threads() + 31) / 32 * 32) return syncthreads(at);
+  flashsteps::bar_sync(id, int(count), at);
 }
 #define FLASHSTEPS_PTX_BARRIER(NAME)                                                 \
   template <typename Id>                                                             \
   FLASHSTEPS_PTX void NAME##_sync(Location at, const Id& id) {                       \
-    named_barrier(get<int>(id), num_threads(), at);                                  \
+    named_barrier(get<int>(id), (num_threads() + 31) / 32 * 32, at);                 \
   }                                                                                  \
   template <typename Id, typename Count>                                             \
   FLASHSTEPS_PTX void NAME##_sync(Location at, const Id& id, const Count& count) {   \
@@ -1084,11 +1169,16 @@ FLASHSTEPS_PTX void cp_async_ca_shared_global(Location at, Address shared, Addre
   cp_async(in_shared<void>(shared, at), reinterpret_cast<const void*>(global.value), get<int>(bytes),
            get<int>(bytes), at);
 }
+// How many bytes are read; or a predicate, whether none is; or, of 64 bits, a policy.
 template <typename Bytes, typename FromGlobal, typename... Policy>
 FLASHSTEPS_PTX void cp_async_ca_shared_global(Location at, Address shared, Address global, const Bytes& bytes,
                                               const FromGlobal& from_global, const Policy&...) {
-  // A policy, of 64 bits, may stand in the place of the number of bytes.
-  const int copied = sizeof(FromGlobal) == 8 ? get<int>(bytes) : get<int>(from_global);
+  int copied = get<int>(bytes);
+  if constexpr (std::is_same_v<FromGlobal, bool>) {
+    if (from_global) copied = 0;
+  } else if constexpr (sizeof(FromGlobal) != 8) {
+    copied = get<int>(from_global);
+  }
   cp_async(in_shared<void>(shared, at), reinterpret_cast<const void*>(global.value), get<int>(bytes), copied,
            at);
 }

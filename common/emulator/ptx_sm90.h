@@ -85,7 +85,26 @@ FLASHSTEPS_PTX void cp_async_mbarrier_arrive_noinc_b64(Location at, Address barr
 
 FLASHSTEPS_PTX void fence_proxy_async(Location at) { flashsteps::fence_proxy_async(at); }
 FLASHSTEPS_PTX void fence_proxy_async_global(Location) {}
-// A tensor map that a kernel has changed. .acquire says where it is.
+// A tensor map in shared memory, of which the kernel's own copies differ in what they replace.
+template <typename X>
+FLASHSTEPS_PTX void tensormap_replace_tile_global_address_shared_b1024_b64(Location at, Address map,
+                                                                           const X& address) {
+  in_shared<flashsteps::TensorMapShape>(map, at)->base =
+      reinterpret_cast<const void*>(get<uint64_t>(address));
+}
+template <typename D, typename X>
+FLASHSTEPS_PTX void tensormap_replace_tile_global_dim_shared_b1024_b32(Location at, Address map,
+                                                                       const D& dimension, const X& size) {
+  in_shared<flashsteps::TensorMapShape>(map, at)->size[get<int>(dimension)] = get<uint32_t>(size);
+}
+// The contiguous dimension has none.
+template <typename D, typename X>
+FLASHSTEPS_PTX void tensormap_replace_tile_global_stride_shared_b1024_b64(Location at, Address map,
+                                                                          const D& dimension,
+                                                                          const X& bytes) {
+  in_shared<flashsteps::TensorMapShape>(map, at)->stride[get<int>(dimension) + 1] = get<uint64_t>(bytes);
+}
+// Of a tensor map that a kernel has changed. .acquire says where it is.
 template <typename... Operands>
 FLASHSTEPS_PTX void fence_proxy_tensormap_generic(Location, const Operands&...) {
   thread_fence();
@@ -146,6 +165,50 @@ FLASHSTEPS_PTX void cp_async_bulk_global_shared_bulk_group(Location at, Address 
   bulk_store(reinterpret_cast<void*>(global.value), in_shared<const void>(shared, at), get<uint32_t>(bytes),
              at);
 }
+#define FLASHSTEPS_PTX_REDUCE_BULK(NAME, T, OPERATION)                                                    \
+  template <typename Bytes, typename... Policy>                                                           \
+  FLASHSTEPS_PTX void cp_reduce_async_bulk_global_shared_bulk_group_##NAME(                               \
+      Location at, Address global, Address shared, const Bytes& bytes, const Policy&...) {                \
+    bulk_reduce<T>(Atomic::OPERATION, reinterpret_cast<T*>(global.value), in_shared<const T>(shared, at), \
+                   get<uint32_t>(bytes), at);                                                             \
+  }
+#define FLASHSTEPS_PTX_X(TYPE, T) FLASHSTEPS_PTX_REDUCE_BULK(add_##TYPE, T, kAdd)
+FLASHSTEPS_PTX_WIDE_FLOATS(FLASHSTEPS_PTX_X)
+FLASHSTEPS_PTX_HALVES(FLASHSTEPS_PTX_X)
+FLASHSTEPS_PTX_X(u32, uint32_t)
+FLASHSTEPS_PTX_X(s32, int32_t)
+FLASHSTEPS_PTX_X(u64, U64)
+#undef FLASHSTEPS_PTX_X
+#define FLASHSTEPS_PTX_X(TYPE, T)                 \
+  FLASHSTEPS_PTX_REDUCE_BULK(min_##TYPE, T, kMin) \
+  FLASHSTEPS_PTX_REDUCE_BULK(max_##TYPE, T, kMax)
+FLASHSTEPS_PTX_INTEGERS_FROM_32(FLASHSTEPS_PTX_X)
+#undef FLASHSTEPS_PTX_X
+#define FLASHSTEPS_PTX_X(TYPE, T)                 \
+  FLASHSTEPS_PTX_REDUCE_BULK(and_##TYPE, T, kAnd) \
+  FLASHSTEPS_PTX_REDUCE_BULK(or_##TYPE, T, kOr)   \
+  FLASHSTEPS_PTX_REDUCE_BULK(xor_##TYPE, T, kXor)
+FLASHSTEPS_PTX_X(b32, B32)
+FLASHSTEPS_PTX_X(b64, B64)
+#undef FLASHSTEPS_PTX_X
+FLASHSTEPS_PTX_REDUCE_BULK(inc_u32, uint32_t, kIncrement)
+FLASHSTEPS_PTX_REDUCE_BULK(dec_u32, uint32_t, kDecrement)
+#define FLASHSTEPS_PTX_REDUCE_TENSOR(NAME, OPERATION)                                             \
+  template <typename Vector, typename... Policy>                                                  \
+  FLASHSTEPS_PTX void cp_reduce_async_bulk_tensor_global_shared_##NAME##_bulk_group(              \
+      Location at, Address map, const Vector& coordinates, Address shared, const Policy&...) {    \
+    int c[5];                                                                                     \
+    get_coordinates(c, coordinates);                                                              \
+    tma_reduce(Atomic::OPERATION, global_pointer(map), in_shared<const void>(shared, at), c, at); \
+  }
+FLASHSTEPS_PTX_REDUCE_TENSOR(add, kAdd)
+FLASHSTEPS_PTX_REDUCE_TENSOR(min, kMin)
+FLASHSTEPS_PTX_REDUCE_TENSOR(max, kMax)
+FLASHSTEPS_PTX_REDUCE_TENSOR(and, kAnd)
+FLASHSTEPS_PTX_REDUCE_TENSOR(or, kOr)
+FLASHSTEPS_PTX_REDUCE_TENSOR(xor, kXor)
+FLASHSTEPS_PTX_REDUCE_TENSOR(inc, kIncrement)
+FLASHSTEPS_PTX_REDUCE_TENSOR(dec, kDecrement)
 template <typename... Operands>
 FLASHSTEPS_PTX void cp_async_bulk_prefetch_L2_global(Location, const Operands&...) {}
 FLASHSTEPS_PTX void prefetch_tensormap(Location, Address) {}
@@ -186,45 +249,43 @@ FLASHSTEPS_PTX void wgmma_wait_group_sync_aligned(Location at, const Pending& pe
 // The accumulator's registers are the program's variables.
 template <typename... D>
 FLASHSTEPS_PTX void multiply_asynchronously(const std::tuple<D...>& d, const uint32_t* a_registers,
-                                            uint64_t a, uint64_t b, WgmmaKind kind, int scale_a, int scale_b,
-                                            Location at) {
+                                            uint64_t a, uint64_t b, WgmmaKind kind, Location at) {
   static_assert(((sizeof(std::remove_reference_t<D>) == 4) && ...), "PTX: wgmma's accumulators have 32 bits");
   static_assert(sizeof...(D) % 2 == 0 && sizeof...(D) <= 128, "PTX: wgmma has at most 128 accumulators");
-  check_scale_of_wgmma(scale_a, scale_b, at);
   [&]<size_t... I>(std::index_sequence<I...>) __attribute__((always_inline)) {
     void* const registers[] = {const_cast<void*>(static_cast<const volatile void*>(&std::get<I>(d)))...};
     wgmma(registers, int(sizeof...(D)), a_registers, a, b, kind, at);
   }
   (std::index_sequence_for<D...>());
 }
-// d, descriptor of A or its registers, descriptor of B, scale_d, signs of A and B, and for 16 bits which of
-// those in shared memory are transposed. How many columns B has, the number of accumulators says.
-#define FLASHSTEPS_PTX_WGMMA(NAME, TYPE, FP16_SUMS)                                                          \
-  template <typename D, typename A, typename B, typename P, typename SA, typename SB,                        \
-            typename... Transposed>                                                                          \
-  FLASHSTEPS_PTX void wgmma_mma_async_sync_aligned_##NAME(                                                   \
-      Location at, const D& d, const A& a, const B& b, const P& scale_d, const SA& scale_a,                  \
-      const SB& scale_b, const Transposed&... transposed) {                                                  \
-    const int flags[] = {get<int>(transposed)..., 0, 0};                                                     \
-    WgmmaKind kind{OperandType::TYPE, false, false, is_true(scale_d), FP16_SUMS};                            \
-    if constexpr (kElements<A> == 4) {                                                                       \
-      uint32_t registers[4];                                                                                 \
-      get_all(registers, a);                                                                                 \
-      kind.b_mn = flags[0] != 0;                                                                             \
-      multiply_asynchronously(d, registers, 0, get<uint64_t>(b), kind, get<int>(scale_a), get<int>(scale_b), \
-                              at);                                                                           \
-    } else {                                                                                                 \
-      kind.a_mn = flags[0] != 0;                                                                             \
-      kind.b_mn = flags[1] != 0;                                                                             \
-      multiply_asynchronously(d, nullptr, get<uint64_t>(a), get<uint64_t>(b), kind, get<int>(scale_a),       \
-                              get<int>(scale_b), at);                                                        \
-    }                                                                                                        \
+// d, descriptor of A or its registers, descriptor of B, scale_d, 1 or -1 for A and for B, and for 16 bits
+// which of those in shared memory are transposed. How many columns B has, the number of accumulators says.
+#define FLASHSTEPS_PTX_WGMMA(NAME, TYPE, FP16_SUMS)                                         \
+  template <typename D, typename A, typename B, typename P, typename SA, typename SB,       \
+            typename... Transposed>                                                         \
+  FLASHSTEPS_PTX void wgmma_mma_async_sync_aligned_##NAME(                                  \
+      Location at, const D& d, const A& a, const B& b, const P& scale_d, const SA& scale_a, \
+      const SB& scale_b, const Transposed&... transposed) {                                 \
+    const int flags[] = {get<int>(transposed)..., 0, 0};                                    \
+    const bool negated = (get<int>(scale_a) < 0) != (get<int>(scale_b) < 0);                \
+    WgmmaKind kind{OperandType::TYPE, false, false, is_true(scale_d), FP16_SUMS, negated};  \
+    if constexpr (kElements<A> == 4) {                                                      \
+      uint32_t registers[4];                                                                \
+      get_all(registers, a);                                                                \
+      kind.b_mn = flags[0] != 0;                                                            \
+      multiply_asynchronously(d, registers, 0, get<uint64_t>(b), kind, at);                 \
+    } else {                                                                                \
+      kind.a_mn = flags[0] != 0;                                                            \
+      kind.b_mn = flags[1] != 0;                                                            \
+      multiply_asynchronously(d, nullptr, get<uint64_t>(a), get<uint64_t>(b), kind, at);    \
+    }                                                                                       \
   }
-FLASHSTEPS_PTX_WGMMA(m64nk16_f32_f16_f16, kFp16, false)
-FLASHSTEPS_PTX_WGMMA(m64nk16_f16_f16_f16, kFp16, true)
-FLASHSTEPS_PTX_WGMMA(m64nk16_f32_bf16_bf16, kBf16, false)
-FLASHSTEPS_PTX_WGMMA(m64nk32_f32_e4m3_e4m3, kE4m3, false)
-FLASHSTEPS_PTX_WGMMA(m64nk32_f16_e4m3_e4m3, kE4m3, true)
+FLASHSTEPS_PTX_WGMMA(f32_f16_f16, kFp16, false)
+FLASHSTEPS_PTX_WGMMA(f16_f16_f16, kFp16, true)
+FLASHSTEPS_PTX_WGMMA(f32_bf16_bf16, kBf16, false)
+FLASHSTEPS_PTX_WGMMA(f32_tf32_tf32, kTf32, false)
+FLASHSTEPS_PTX_WGMMA(f32_e4m3_e4m3, kE4m3, false)
+FLASHSTEPS_PTX_WGMMA(f16_e4m3_e4m3, kE4m3, true)
 
 // ---- setmaxnreg: how many registers a thread has at launch nobody says, so as if there were one CTA per SM
 

@@ -9,6 +9,7 @@
 #include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
 #include "common/emulator/global_races.h"
+#include "common/emulator/half.h"
 #include "common/emulator/headway.h"
 #include "common/emulator/mbarrier_table.h"
 #include "common/emulator/shared_races.h"
@@ -94,7 +95,11 @@ void move_box(const Copy& copy) {
     } else if (row.inside > 0) {
       for_each_chunk(copy, row,
                      [&](void* from, size_t offset) { std::memcpy(data + offset, from, kChunkBytes); });
-      std::memcpy(global, data + row.skipped, row.inside);
+      if (copy.reduce != nullptr) {
+        copy.reduce(copy.operation, global, data + row.skipped, row.inside);
+      } else {
+        std::memcpy(global, data + row.skipped, row.inside);
+      }
     }
   });
 }
@@ -200,7 +205,8 @@ void check_box(const char* op, const Copy& copy, uintptr_t alignment) {
     check_previous_kernel(row.global, row.inside, !copy.is_load(), {.at = copy.at});
     note_headway(*find_range(row.global), row.global, !copy.is_load());
     GlobalRaces* const races = cta->launch->global_races;
-    if (races != nullptr) races->access(row.global, row.inside, !copy.is_load(), copy.site);
+    if (races != nullptr && copy.reduce == nullptr)
+      races->access(row.global, row.inside, !copy.is_load(), copy.site);
   });
 }
 
@@ -287,17 +293,7 @@ void load(const char* op, const char* its_barrier, void* shared, const TensorMap
   }
 }
 
-void store(const char* op, const TensorMapShape& map, const void* shared, BoxOrigin origin,
-           uintptr_t alignment, Location at, uintptr_t pc) {
-  const InRuntime in_runtime;
-  const Copy copy{.map = map,
-                  .origin = origin,
-                  .shared = uintptr_t(shared),
-                  .bytes = box_bytes(map),
-                  .issuer = self,
-                  .at = at,
-                  .site = site_of(pc),
-                  .group = self->store_group};
+void start_store(const char* op, const Copy& copy, uintptr_t alignment) {
   check_box(op, copy, alignment);
   ++cta->counters.tma_stores;
   cta->counters.tma_store_bytes += copy.bytes;
@@ -306,22 +302,42 @@ void store(const char* op, const TensorMapShape& map, const void* shared, BoxOri
   cta->copies->issue(copy);
 }
 
+Copy store_of(const TensorMapShape& map, const void* shared, BoxOrigin origin, Location at, uintptr_t pc) {
+  return {.map = map,
+          .origin = origin,
+          .shared = uintptr_t(shared),
+          .bytes = box_bytes(map),
+          .issuer = self,
+          .at = at,
+          .site = site_of(pc),
+          .group = self->store_group};
+}
+
+void store(const char* op, const TensorMapShape& map, const void* shared, BoxOrigin origin,
+           uintptr_t alignment, Location at, uintptr_t pc) {
+  const InRuntime in_runtime;
+  start_store(op, store_of(map, shared, origin, at, pc), alignment);
+}
+
 // ---- For inline PTX
 
-TensorMapShape map_at(const char* op, const void* map, Location at) {
+TypedTensorMap typed_map_at(const char* op, const void* map, Location at) {
   const InRuntime in_runtime;
-  check_access(uintptr_t(map), sizeof(TensorMapShape), false, {.at = at});
-  TensorMapShape shape;
-  std::memcpy(&shape, map, sizeof(shape));
+  TypedTensorMap typed;
+  check_access(uintptr_t(map), sizeof(typed), false, {.at = at});
+  std::memcpy(&typed, map, sizeof(typed));
   try {
-    flashsteps::check_tensor_map(shape);
+    flashsteps::check_tensor_map(typed.shape);
   } catch (const std::runtime_error&) {
     fail(rule_named("invalid-operand"), *self)
         << op << " at " << at << ": there is no tensor map at "
         << ReportWriter::Address{describe_address(uintptr_t(map))} << ". " << ReportWriter::Advice()
         << "cuTensorMapEncodeTiled() makes one";
   }
-  return shape;
+  return typed;
+}
+TensorMapShape map_at(const char* op, const void* map, Location at) {
+  return typed_map_at(op, map, at).shape;
 }
 
 BoxOrigin origin_of(const int* coordinates) {
@@ -348,6 +364,31 @@ Destination destination(void* shared, uint64_t* barrier, unsigned cta_mask, Loca
   }
   const auto here = [&](void* there) { return cta->smem + (uintptr_t(there) - uintptr_t(its->smem)); };
   return {here(shared), reinterpret_cast<uint64_t*>(here(barrier)), 1u << its->rank};
+}
+
+// Null if there is none.
+decltype(Copy::reduce) reduction_of(cuda::CUtensorMapDataType type, Atomic operation) {
+  const bool adds = operation == Atomic::kAdd;
+  switch (type) {
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_UINT32:
+      return update_elements<unsigned>;
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_INT32:
+      return update_elements<int>;
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_UINT64:
+      return update_elements<unsigned long long>;
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_INT64:
+      return update_elements<long long>;
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
+      return adds ? update_elements<cuda::__half> : nullptr;
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
+      return adds ? update_elements<cuda::__nv_bfloat16> : nullptr;
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
+      return adds ? update_elements<float> : nullptr;
+    case cuda::CU_TENSOR_MAP_DATA_TYPE_FLOAT64:
+      return adds ? update_elements<double> : nullptr;
+    default:
+      return nullptr;
+  }
 }
 
 // A copy without a tensor map, as one of rows of 16 bytes.
@@ -410,6 +451,41 @@ void bulk_store(void* global, const void* shared, size_t bytes, Location at) {
   const TensorMapShape shape = contiguous(kOp, global, shared, bytes, /*write=*/true, at);
   store(kOp, shape, shared, {}, 16, at, uintptr_t(__builtin_return_address(0)));
 }
+
+template <typename T>
+void bulk_reduce(Atomic operation, T* global, const T* shared, size_t bytes, Location at) {
+  constexpr const char* kOp = "cp.reduce.async.bulk";
+  const TensorMapShape shape = contiguous(kOp, global, shared, bytes, /*write=*/true, at);
+  const InRuntime in_runtime;
+  Copy copy = store_of(shape, shared, {}, at, uintptr_t(__builtin_return_address(0)));
+  copy.operation = operation;
+  copy.reduce = update_elements<T>;
+  start_store(kOp, copy, 16);
+}
+
+void tma_reduce(Atomic operation, const void* map, const void* shared, const int* coordinates, Location at) {
+  constexpr const char* kOp = "cp.reduce.async.bulk.tensor";
+  const TypedTensorMap typed = typed_map_at(kOp, map, at);
+  const InRuntime in_runtime;
+  Copy copy =
+      store_of(typed.shape, shared, origin_of(coordinates), at, uintptr_t(__builtin_return_address(0)));
+  copy.operation = operation;
+  copy.reduce = reduction_of(typed.type, operation);
+  if (copy.reduce == nullptr) {
+    fail(Bug::kLaunch, *self) << kOp << " at " << at
+                              << ": of floating-point numbers, the emulator only has sums, and none of TF32";
+  }
+  start_store(kOp, copy, box_alignment(typed.shape));
+}
+#define FLASHSTEPS_BULK_REDUCE(T) template void bulk_reduce<T>(Atomic, T*, const T*, size_t, Location);
+FLASHSTEPS_BULK_REDUCE(int)
+FLASHSTEPS_BULK_REDUCE(unsigned)
+FLASHSTEPS_BULK_REDUCE(long long)
+FLASHSTEPS_BULK_REDUCE(unsigned long long)
+FLASHSTEPS_BULK_REDUCE(float)
+FLASHSTEPS_BULK_REDUCE(double)
+FLASHSTEPS_BULK_REDUCE(cuda::__half)
+FLASHSTEPS_BULK_REDUCE(cuda::__nv_bfloat16)
 
 void tma_store_wait_read(int pending, Location at) {
   const InRuntime in_runtime;

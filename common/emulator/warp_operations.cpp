@@ -11,40 +11,15 @@ namespace {
 struct ShuffleArgs {
   uint64_t value;
   uint64_t result;
-  ShuffleMode mode;
-  unsigned operand;
-  int width;
+  int source;  // lane
 };
-
-// The lane that `lane` reads; itself where CUDA says so.
-int source_lane(int lane, const ShuffleArgs& args) {
-  const int first = lane & ~(args.width - 1);
-  const int end = first + args.width;
-  const int operand = int(args.operand & 31);
-  int source = lane;
-  switch (args.mode) {
-    case ShuffleMode::kIndex:
-      return first + (operand & (args.width - 1));
-    case ShuffleMode::kXor:
-      source = lane ^ operand;  // may read lower segments, but none above its own
-      return source < end ? source : lane;
-    case ShuffleMode::kDown:
-      source = lane + operand;
-      return source < end ? source : lane;
-    case ShuffleMode::kUp:
-      source = lane - operand;
-      return source >= first ? source : lane;
-  }
-  return lane;
-}
 
 void execute_shuffle(void* const* args, unsigned lanes) {
   ++cta->counters.shuffles;
   for (const int lane : Bits{lanes}) {
     ShuffleArgs& mine = *static_cast<ShuffleArgs*>(args[lane]);
-    const int source = source_lane(lane, mine);
-    if (((lanes >> source) & 1) != 0) {
-      mine.result = static_cast<ShuffleArgs*>(args[source])->value;
+    if (((lanes >> mine.source) & 1) != 0) {
+      mine.result = static_cast<ShuffleArgs*>(args[mine.source])->value;
     } else {
       std::memset(&mine.result, int(cta->options.poison), sizeof(mine.result));
     }
@@ -69,15 +44,32 @@ void execute_gather(void* const* args, unsigned lanes) {
 
 }  // namespace
 
+// PTX ISA, "shfl.sync".
+FromLane shuffle_within(ShuffleMode mode, unsigned mask, uint64_t value, unsigned operand, unsigned clamp,
+                        Location at) {
+  const int lane = self->lane, by = int(operand & 31);
+  const int segment = int(clamp >> 8 & 31);
+  const int first = lane & segment, limit = first | (int(clamp & 31) & ~segment);
+  const int source = mode == ShuffleMode::kUp     ? lane - by
+                     : mode == ShuffleMode::kDown ? lane + by
+                     : mode == ShuffleMode::kXor  ? lane ^ by
+                                                  : first | (by & ~segment);
+  const bool inside = mode == ShuffleMode::kUp ? source >= limit : source <= limit;
+  ShuffleArgs args{value, value, inside ? source : lane};
+  collective(kShuffleNames[int(mode)], mask, &args, execute_shuffle, at);
+  return {args.result, inside};
+}
+
+// As __shfl_sync and the others make of it.
 uint64_t shuffle(ShuffleMode mode, unsigned mask, uint64_t value, unsigned operand, int width, Location at) {
   const char* const op = kShuffleNames[int(mode)];
   if (width < 1 || width > kWarpSize || (width & (width - 1)) != 0) {
     fail(Bug::kBadShuffle, *self) << op << " at " << at << ": width " << width
                                   << " is not a power of two up to 32";
   }
-  ShuffleArgs args{value, value, mode, operand, width};
-  collective(op, mask, &args, execute_shuffle, at);
-  return args.result;
+  const unsigned segment = unsigned(kWarpSize - width) << 8;
+  return shuffle_within(mode, mask, value, operand, segment | (mode == ShuffleMode::kUp ? 0u : 31u), at)
+      .value;
 }
 
 Gathered gather(const char* op, unsigned mask, uint64_t value, Location at) {

@@ -47,19 +47,20 @@ Failure refuse(Bug bug, Part part, Location at) {
 
 SmemOperand decode(uint64_t bits, bool mn_major, int element_bytes, Part part, Location at) {
   const auto field = [&](int first) { return size_t(bits >> first & 0x3fff) * 16; };
-  const int mode = int(bits >> 62);
-  if (mode == 0 || (bits >> 46 & 0xffff) != 0) {
+  if ((bits >> 46 & 0xffff) != 0) {
     refuse(Bug::kDescriptor, part, at)
-        << "it has no swizzle, or bits that make_smem_descriptor leaves 0. The emulator knows swizzles of "
-           "128, 64 and 32 bytes, and tiles that begin where their pattern does";
+        << "it has bits that make_smem_descriptor leaves 0. The emulator knows tiles that begin where their "
+           "swizzle's pattern does";
   }
-  const int row_bytes = 256 >> mode;
+  const int mode = int(bits >> 62);
+  const bool is_swizzled = mode != 0;
+  const int row_bytes = is_swizzled ? 256 >> mode : int(kChunkBytes);
   const size_t pattern = 8 * size_t(row_bytes), start = field(0);
   // In shared_address()'s window, of which the first 18 bits are in a descriptor.
   const auto first = uintptr_t(own_shared_pointer(start));
   const SmemOperand operand{first, field(16), field(32), row_bytes, !mn_major, element_bytes};
   const bool is_in_smem = first - uintptr_t(cta->smem) < kMaxSmemBytes;
-  if (start % pattern >= size_t(row_bytes)) {
+  if (is_swizzled && start % pattern >= size_t(row_bytes)) {
     refuse(Bug::kDescriptor, part, at)
         << "it begins at " << describe_shared(first) << ", in row " << start % pattern / row_bytes
         << " of the swizzle's pattern, which starts over every " << pattern
@@ -69,7 +70,7 @@ SmemOperand decode(uint64_t bits, bool mn_major, int element_bytes, Part part, L
   const bool has_panels = mn_major && part.first + part.count > row_elements;
   for (const bool leading : {false, true}) {
     const size_t offset = leading ? operand.leading : operand.stride;
-    if ((leading && !has_panels) || offset % pattern == 0) continue;
+    if (!is_swizzled || (leading && !has_panels) || offset % pattern == 0) continue;
     refuse(Bug::kDescriptor, part, at)
         << (leading ? "the leading" : "the stride") << " byte offset " << offset
         << " is not a multiple of the swizzle's pattern, " << pattern << " bytes";
@@ -106,7 +107,7 @@ void check_layout(const SmemOperand& operand, Part part, Location at) {
     const int column = (operand.rows_along_k ? k : mn - part.first) / chunk_elements;
     const bool row_fits = chunk.row == row_0 + row, column_fits = chunk.column == column_0 + column;
     const bool other_box = chunk.load != first.load;
-    const bool swizzle_fits = chunk.swizzle_bytes == operand.row_bytes;
+    const bool swizzle_fits = chunk.swizzle_bytes == operand.swizzle_bytes();
     if (swizzle_fits &&
         (first.column < 0 || (other_box ? row_fits || column_fits : row_fits && column_fits))) {
       if (other_box) {
@@ -118,7 +119,7 @@ void check_layout(const SmemOperand& operand, Part part, Location at) {
     }
     if (!swizzle_fits) {
       refuse(Bug::kSwizzle, part, at)
-          << "its swizzle is " << operand.row_bytes << " bytes, but it reads what was copied at "
+          << "its swizzle is " << operand.swizzle_bytes() << " bytes, but it reads what was copied at "
           << place_of(chunk.site()) << " with a swizzle of " << chunk.swizzle_bytes << " bytes";
     }
     refuse(Bug::kSwizzle, part, at) << "element (" << mn << ", k = " << k << ") should be in row "
@@ -136,6 +137,14 @@ void check_layout(const SmemOperand& operand, Part part, Location at) {
 }  // namespace
 
 uintptr_t SmemOperand::chunk(int mn, int k) const {
+  if (swizzle_bytes() == 0) {
+    // Core matrices of 8 rows of 16 bytes. Leading is from one to the next along K, stride along M or N, in
+    // both majors: so say CUTLASS's comments on its descriptors.
+    const int along_k = rows_along_k ? k / chunk_elements() : k / 8;
+    const int along_mn = rows_along_k ? mn / 8 : mn / chunk_elements();
+    return start + size_t(along_k) * leading + size_t(along_mn) * stride +
+           size_t((rows_along_k ? mn : k) % 8) * kChunkBytes;
+  }
   const int chunks_per_row = row_bytes / int(kChunkBytes);
   const size_t along_row = size_t((rows_along_k ? k : mn) / chunk_elements());
   const int row = rows_along_k ? mn : k;
@@ -296,8 +305,9 @@ void AsyncProducts::issue(Product product, uint64_t a, uint64_t b) {
   meet({a_in_smem ? "wgmma (SS)" : "wgmma (RS)",
         product.at,
         {a, b,
-         uint64_t(product.num_acc) << 6 | unsigned(int(kind.type) << 4 | kind.fp16_sums << 3 |
-                                                   kind.a_mn << 2 | kind.b_mn << 1 | kind.scale_d)}});
+         uint64_t(product.num_acc) << 7 |
+             unsigned(int(kind.type) << 5 | kind.negated << 4 | kind.fp16_sums << 3 | kind.a_mn << 2 |
+                      kind.b_mn << 1 | kind.scale_d)}});
   product.warp = warp;
   product.group = its.committed;
   if (!its.fenced) {
@@ -355,8 +365,21 @@ struct HalfOperand {
   float value[ROWS][COLS];
   HalfOperand(const uint16_t (&bits)[ROWS][COLS], bool bf16) { elements_to_float(bits, bf16, value); }
 };
+template <int ROWS, int COLS>
+struct Tf32Operand {
+  float value[ROWS][COLS];
+  Tf32Operand(const uint32_t (&bits)[ROWS][COLS]) {
+    for (int row = 0; row < ROWS; ++row)
+      for (int col = 0; col < COLS; ++col) value[row][col] = tf32_bits_to_float(bits[row][col]);
+  }
+};
 template <int COLS>
 void multiply_accumulate(const HalfOperand<16, 16>& a, const HalfOperand<16, COLS>& b, float (&c)[16][COLS],
+                         bool /*fp16_sums*/) {
+  emulator::multiply_accumulate(a.value, b.value, c);
+}
+template <int COLS>
+void multiply_accumulate(const Tf32Operand<16, 8>& a, const Tf32Operand<8, COLS>& b, float (&c)[16][COLS],
                          bool /*fp16_sums*/) {
   emulator::multiply_accumulate(a.value, b.value, c);
 }
@@ -384,6 +407,12 @@ void finish_product(const Product& product, ToOperand to_operand) {
         for (int i = 0; i < CHUNK; ++i) a_bits[m - first + i][k] = chunk[i];
       }
     });
+  }
+  constexpr auto kSign = Code(1u << (8 * sizeof(Code) - 1));
+  if (product.kind.negated) {
+    for (auto& row : a_bits) {
+      for (Code& element : row) element ^= kSign;
+    }
   }
   const auto a = to_operand(a_bits);
   for (int col = 0; col < product.num_columns(); col += kColumns) {
@@ -430,6 +459,8 @@ void AsyncProducts::finish(Product& product) {
   --num_on_way_;
   if (product.kind.type == OperandType::kE4m3)
     return finish_product<uint8_t>(product, [](const auto& codes) { return E4m3Operand(codes); });
+  if (product.kind.type == OperandType::kTf32)
+    return finish_product<uint32_t>(product, [](const auto& bits) { return Tf32Operand(bits); });
   const bool bf16 = product.kind.type == OperandType::kBf16;
   finish_product<uint16_t>(product, [&](const auto& bits) { return HalfOperand(bits, bf16); });
 }
@@ -574,13 +605,6 @@ void wgmma(void* const* acc, int num_acc, const uint32_t* a_registers, uint64_t 
            Location at) {
   Arguments arguments{nullptr, acc, num_acc, a_registers, a, b, kind, uintptr_t(__builtin_return_address(0))};
   collective("wgmma", 0xffffffff, &arguments, execute_wgmma, at);
-}
-
-void check_scale_of_wgmma(int scale_a, int scale_b, Location at) {
-  if (scale_a == 1 && scale_b == 1) return;
-  const InRuntime in_runtime;
-  fail(Bug::kDescriptor, *self) << "wgmma at " << at
-                                << ": the emulator does not negate A or B, their scales must be 1";
 }
 
 void wgmma_wait(int pending, Location at) {

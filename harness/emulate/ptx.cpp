@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -17,6 +16,7 @@ namespace {
 #define IN_CTA "<.shared|.shared::cta|.shared::cluster>"
 #define RANK "<.1d|.2d|.3d|.4d|.5d>"
 #define INTEGERS "(.u16|.s16|.u32|.s32|.u64|.s64)"
+#define ALL_INTEGERS "(.u8|.s8|.u16|.s16|.u32|.s32|.u64|.s64)"
 #define INTEGERS_FROM_32 "(.u32|.s32|.u64|.s64)"
 #define BITS "(.b16|.b32|.b64)"
 #define FLOATS "(.f32|.f64|.f16|.bf16|.f16x2|.bf16x2)"
@@ -30,11 +30,17 @@ namespace {
 #define L2 "<|.L2::evict_first|.L2::evict_last|.L2::evict_normal|.L2::cache_hint>"
 #define L2_PREFETCH "<|.L2::64B|.L2::128B|.L2::256B>"
 #define ORDER_AND_SPACE "(|.relaxed|.acquire|.release|.acq_rel)" SCOPE SPACE
-#define ATOMIC "(atom|red)" ORDER_AND_SPACE
+#define ATOMIC "(atom|red)" ORDER_AND_SPACE "<|.L2::cache_hint>"
+#define REDUCE_BULK "cp.reduce.async.bulk.global.shared<::cta>.bulk_group<|.L2::cache_hint>"
 
-#define WGMMA_N                                          \
-  "<8|16|24|32|40|48|56|64|72|80|88|96|104|112|120|128|" \
-  "136|144|152|160|168|176|184|192|200|208|216|224|232|240|248|256>"
+// clang-format off
+#define N(K, COLUMNS) "|.m64n" COLUMNS K
+#define WGMMA(K) "wgmma.mma_async.sync.aligned<.m64n8" K \
+  N(K, "16") N(K, "24") N(K, "32") N(K, "40") N(K, "48") N(K, "56") N(K, "64") N(K, "72") N(K, "80") \
+  N(K, "88") N(K, "96") N(K, "104") N(K, "112") N(K, "120") N(K, "128") N(K, "136") N(K, "144") N(K, "152") \
+  N(K, "160") N(K, "168") N(K, "176") N(K, "184") N(K, "192") N(K, "200") N(K, "208") N(K, "216") \
+  N(K, "224") N(K, "232") N(K, "240") N(K, "248") N(K, "256") ">"
+// clang-format on
 
 constexpr std::string_view kKnown[] = {
     // Registers, arithmetic and bits
@@ -44,10 +50,11 @@ constexpr std::string_view kKnown[] = {
     "fma.rn<|.ftz>" FLOATS,
     "(min|max)" INTEGERS,
     "(min|max)<|.ftz>" FLOATS,
+    "(min|max)<|.ftz>.NaN(.f32|.f16|.bf16|.f16x2|.bf16x2)",
     "(neg|abs)(.s16|.s32|.s64)",
     "(neg|abs)<|.ftz>" FLOATS,
     "mul(.lo|.hi)" INTEGERS,
-    "mad.lo" INTEGERS,
+    "mad(.lo|.hi)" INTEGERS,
     "(mul|mad).wide(.u16|.s16|.u32|.s32)",
     "(div|rem)" INTEGERS,
     "div(.full|.approx|.rn)<|.ftz>.f32",
@@ -66,7 +73,7 @@ constexpr std::string_view kKnown[] = {
     "lop3.b32",
     "prmt.b32",
     "(popc|clz|brev)(.b32|.b64)",
-    "bfe" INTEGERS_FROM_32,
+    "(bfe|bfind)" INTEGERS_FROM_32,
     "bfi(.b32|.b64)",
     "selp(.b16|.b32|.b64|.u16|.s16|.u32|.s32|.u64|.s64|.f32|.f64)",
     "setp(.eq|.ne|.lt|.le|.gt|.ge)" AND INTEGERS,
@@ -76,14 +83,18 @@ constexpr std::string_view kKnown[] = {
     "<|.ftz>(.f32|.f64|.f16|.bf16)",
 
     // Conversions
-    "cvt(.u8|.s8|.u16|.s16|.u32|.s32|.u64|.s64)(.u8|.s8|.u16|.s16|.u32|.s32|.u64|.s64)",
-    "cvt<|.rn>(.f16|.bf16|.f32|.f64)(.u16|.s16|.u32|.s32|.u64|.s64)",
-    "cvt(.rni|.rzi|.rmi|.rpi)<|.ftz>(.u16|.s16|.u32|.s32|.u64|.s64)(.f16|.bf16|.f32|.f64)",
+    "cvt" ALL_INTEGERS ALL_INTEGERS,
+    "cvt.sat" ALL_INTEGERS INTEGERS,
+    "cvt.pack.sat(.u8|.s8).s32.b32",
+    "cvt<|.rn>(.f16|.bf16|.f32|.f64)" ALL_INTEGERS,
+    "cvt(.rni|.rzi|.rmi|.rpi)<|.ftz><|.sat>" ALL_INTEGERS "(.f16|.bf16|.f32|.f64)",
     "cvt(.rni|.rzi|.rmi|.rpi)<|.ftz>(.f32.f32|.f64.f64)",
+    "cvt<|.ftz>.sat.f32.f32",
     "cvt<|.ftz>(.f32.f16|.f32.bf16|.f64.f16|.f64.f32)",
     "cvt<.rn><|.ftz>(.f16.f32|.bf16.f32|.f16.f64|.f32.f64|.f16x2.f32|.bf16x2.f32)",
-    "cvt<.rn.satfinite>(.e4m3x2.f32|.e4m3x2.f16x2)",
-    "cvt<.rn>.f16x2.e4m3x2",
+    "cvt<.rn>.relu(.f16.f32|.bf16.f32|.f16x2.f32|.bf16x2.f32)",
+    "cvt<.rn.satfinite>(.e4m3x2.f32|.e4m3x2.f16x2|.e5m2x2.f32|.e5m2x2.f16x2)",
+    "cvt<.rn>(.f16x2.e4m3x2|.f16x2.e5m2x2)",
     "cvt(.rna|.rn).tf32.f32",
     "cvta.to(.shared|.global|.const|.local)(.u32|.u64)",
     "cvta(.shared|.global)(.u32|.u64)",
@@ -91,23 +102,22 @@ constexpr std::string_view kKnown[] = {
 
     // Memory
     "ld<|.weak>(|.volatile|.relaxed|.acquire)" SCOPE SPACE CACHE "<|.nc>" L1 L2 L2_PREFETCH VECTOR IN_MEMORY,
-    "ld(.global)(.relaxed|.acquire)" SCOPE L1 L2 L2_PREFETCH VECTOR IN_MEMORY,
     "st<|.weak>(|.volatile|.relaxed|.release)" SCOPE SPACE CACHE L1 L2 VECTOR IN_MEMORY,
-    "st(.global)(.relaxed|.release)" SCOPE L1 L2 VECTOR IN_MEMORY,
-    ATOMIC ".add<|.noftz>(.u32|.s32|.u64|.f32|.f64|.f16|.f16x2|.bf16|.bf16x2)",
+    ATOMIC ".add<|.noftz><|.v2|.v4|.v8>(.u32|.s32|.u64|.f32|.f64|.f16|.f16x2|.bf16|.bf16x2)",
     ATOMIC "(.min|.max)" INTEGERS_FROM_32,
     ATOMIC "(.exch|.and|.or|.xor)(.b32|.b64)",
     ATOMIC "(.inc|.dec).u32",
-    "atom" ORDER_AND_SPACE ".cas(.b32|.b64)",
+    "atom" ORDER_AND_SPACE ".cas(.b16|.b32|.b64)",
     "prefetch<|.global><.L1|.L2|.L2::evict_last|.L2::evict_normal>",
     "prefetchu.L1",
+    "createpolicy<.cvt.L2>.b64",
     "createpolicy<.fractional|.range><|.global><.L2::evict_first|.L2::evict_last|.L2::evict_normal|"
     ".L2::evict_unchanged><|.L2::evict_first|.L2::evict_unchanged>.b64",
 
     // Lanes, warps and CTAs
     "shfl.sync(.idx|.up|.down|.bfly).b32",
     "vote.sync(.ballot.b32|.any.pred|.all.pred|.uni.pred)",
-    "match.any.sync(.b32|.b64)",
+    "match(.any|.all).sync(.b32|.b64)",
     "redux.sync(.add|.min|.max)(.u32|.s32)",
     "redux.sync(.and|.or|.xor).b32",
     "activemask.b32",
@@ -122,8 +132,7 @@ constexpr std::string_view kKnown[] = {
     "griddepcontrol(.wait|.launch_dependents)",
 
     // Tensor cores of sm_80
-    "ldmatrix.sync.aligned<|.m8n8>(.x1|.x2|.x4)<|.m8n8>(|.trans)<|.m8n8>.shared<|::cta>.b16",
-    "stmatrix.sync.aligned<|.m8n8>(.x1|.x2|.x4)<|.m8n8>(|.trans)<|.m8n8>.shared<|::cta>.b16",
+    "(ldmatrix|stmatrix).sync.aligned<|.m8n8>(.x1|.x2|.x4)(|.trans).shared<|::cta>.b16",
     "mma.sync.aligned(.m16n8k16|.m16n8k8).row.col(.f32.f16.f16.f32|.f32.bf16.bf16.f32|.f16.f16.f16.f16)",
     "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32",
     "mma.sync.aligned(.m16n8k8|.m16n8k4).row.col.f32.tf32.tf32.f32",
@@ -143,6 +152,8 @@ constexpr std::string_view kKnown[] = {
     "fence.proxy.async<|.shared::cta|.shared::cluster>",
     "fence.proxy.async.global",
     "fence.proxy.tensormap::generic<.acquire|.release><.cta|.cluster|.gpu|.sys>",
+    "tensormap.replace.tile(.global_address|.global_stride).shared<::cta>.b1024.b64",
+    "tensormap.replace.tile.global_dim.shared<::cta>.b1024.b32",
     "cp.async.bulk.tensor" RANK
     ".shared<::cta|::cluster>.global<|.tile>.mbarrier::complete_tx::bytes"
     "(|.multicast::cluster)<|.L2::cache_hint>",
@@ -150,6 +161,12 @@ constexpr std::string_view kKnown[] = {
     "cp.async.bulk.shared<::cta|::cluster>.global.mbarrier::complete_tx::bytes(|.multicast::cluster)"
     "<|.L2::cache_hint>",
     "cp.async.bulk.global.shared<::cta>.bulk_group<|.L2::cache_hint>",
+    REDUCE_BULK ".add<|.noftz>(.u32|.s32|.u64|.f32|.f64|.f16|.bf16)",
+    REDUCE_BULK "(.min|.max)" INTEGERS_FROM_32,
+    REDUCE_BULK "(.and|.or|.xor)(.b32|.b64)",
+    REDUCE_BULK "(.inc|.dec).u32",
+    "cp.reduce.async.bulk.tensor" RANK
+    ".global.shared<::cta>(.add|.min|.max|.and|.or|.xor|.inc|.dec)<|.tile>.bulk_group<|.L2::cache_hint>",
     "cp.async.bulk.prefetch<|.tensor><|.1d|.2d|.3d|.4d|.5d>.L2.global<|.tile><|.L2::cache_hint>",
     "prefetch<|.const|.param>.tensormap",
     "cp.async.bulk(.commit_group|.wait_group)<|.read>",
@@ -159,8 +176,9 @@ constexpr std::string_view kKnown[] = {
 
     // Tensor cores of sm_90a
     "wgmma(.fence|.commit_group|.wait_group).sync.aligned",
-    "wgmma.mma_async.sync.aligned.m64n" WGMMA_N "k16(.f32.f16.f16|.f16.f16.f16|.f32.bf16.bf16)",
-    "wgmma.mma_async.sync.aligned.m64n" WGMMA_N "k32(.f32.e4m3.e4m3|.f16.e4m3.e4m3)",
+    WGMMA("k16") "(.f32.f16.f16|.f16.f16.f16|.f32.bf16.bf16)",
+    WGMMA("k8") ".f32.tf32.tf32",
+    WGMMA("k32") "(.f32.e4m3.e4m3|.f16.e4m3.e4m3)",
     "setmaxnreg(.inc|.dec).sync.aligned.u32",
 };
 
@@ -208,7 +226,20 @@ constexpr std::string_view kSpecialRegisters[] = {
     "nclusterid.z",
 };
 
-// A choice of a pattern, or text between choices, which is a choice of one.
+// "ld", ".shared", "::cta", ".u32"
+using Modifiers = std::vector<std::string_view>;
+Modifiers split(std::string_view opcode) {
+  Modifiers all;
+  while (!opcode.empty()) {
+    size_t end = opcode.find_first_not_of(".:");
+    end = std::min({opcode.find('.', end), opcode.find("::", end), opcode.size()});
+    all.push_back(opcode.substr(0, end));
+    opcode.remove_prefix(end);
+  }
+  return all;
+}
+
+// A choice of a pattern, or a modifier, which is a choice of one.
 struct Part {
   std::vector<std::string_view> alternatives;
   bool counts;  // is part of the function's name
@@ -219,11 +250,15 @@ std::vector<Part> parts_of(std::string_view pattern) {
     const bool is_choice = pattern[0] == '(' || pattern[0] == '<';
     const size_t end = is_choice ? pattern.find(pattern[0] == '(' ? ')' : '>') : pattern.find_first_of("(<");
     std::string_view text = pattern.substr(is_choice, end - is_choice);
-    Part part{{}, pattern[0] != '<'};
-    for (size_t bar; (bar = text.find('|')) != text.npos; text.remove_prefix(bar + 1))
-      part.alternatives.push_back(text.substr(0, bar));
-    part.alternatives.push_back(text);
-    parts.push_back(std::move(part));
+    if (is_choice) {
+      Part part{{}, pattern[0] == '('};
+      for (size_t bar; (bar = text.find('|')) != text.npos; text.remove_prefix(bar + 1))
+        part.alternatives.push_back(text.substr(0, bar));
+      part.alternatives.push_back(text);
+      parts.push_back(std::move(part));
+    } else {
+      for (const std::string_view modifier : split(text)) parts.push_back({{modifier}, true});
+    }
     pattern.remove_prefix(end == pattern.npos ? pattern.size() : end + is_choice);
   }
   return parts;
@@ -238,13 +273,27 @@ std::string name_of(std::string_view opcode) {
   return name;
 }
 
-// The function of this opcode.
-std::optional<std::string> match(std::string_view opcode, std::span<const Part> parts) {
+// .u32, .bf16x2, .e4m3
+bool is_type(std::string_view modifier) {
+  const size_t digit = modifier.find_first_of("0123456789");
+  const std::string_view letters = modifier.substr(0, digit);
+  constexpr std::string_view kLetters[] = {".u", ".s", ".b", ".f", ".bf", ".tf", ".e"};
+  return digit != modifier.npos && std::ranges::find(kLetters, letters) != std::end(kLetters);
+}
+
+// The function of this opcode. ptxas takes modifiers in any order, and people use that; only types follow
+// each other as the pattern says.
+std::optional<std::string> match(const Modifiers& opcode, std::span<const Part> parts) {
   if (parts.empty()) return opcode.empty() ? std::optional<std::string>("") : std::nullopt;
   for (const std::string_view alternative : parts[0].alternatives) {
-    if (!opcode.starts_with(alternative)) continue;
-    const auto rest = match(opcode.substr(alternative.size()), parts.subspan(1));
-    if (rest) return (parts[0].counts ? std::string(alternative) : "") + *rest;
+    const Modifiers wanted = split(alternative);
+    const auto found = std::search(opcode.begin(), opcode.end(), wanted.begin(), wanted.end());
+    if (found == opcode.end() && !wanted.empty()) continue;
+    if (!wanted.empty() && is_type(wanted[0]) && std::any_of(opcode.begin(), found, is_type)) continue;
+    Modifiers rest(opcode.begin(), found);
+    rest.insert(rest.end(), found + std::ptrdiff_t(wanted.size()), opcode.end());
+    const auto name = match(rest, parts.subspan(1));
+    if (name) return (parts[0].counts ? std::string(alternative) : "") + *name;
   }
   return std::nullopt;
 }
@@ -260,7 +309,7 @@ const std::vector<std::vector<Part>>& patterns() {
 
 std::optional<std::string> function_of(std::string_view opcode) {
   for (const std::vector<Part>& pattern : patterns()) {
-    if (const auto its = match(opcode, pattern)) return name_of(*its);
+    if (const auto its = match(split(opcode), pattern)) return name_of(*its);
   }
   return std::nullopt;
 }
@@ -407,7 +456,7 @@ class Translator {
         body += block();
         if (!take("}")) throw PtxError("PTX: a } is missing");
       } else if (take(";")) {
-      } else if (is(".reg")) {
+      } else if (is(".reg") || text(at_).starts_with(".reg.")) {
         registers += declaration();
       } else if (is(".pragma")) {
         while (at_ < words_.size() && !take(";")) ++at_;
@@ -428,12 +477,13 @@ class Translator {
   // .reg .b32 a, b; or .reg .pred p<4>;
   std::string declaration() {
     const size_t begin = at_++;
+    const std::string its_type = text(begin) == ".reg" ? text(at_++) : text(begin).substr(4);  // of .reg.b32
     static const std::map<std::string, std::string, std::less<>> types = {
         {".pred", "bool"}, {".b8", "B8"},   {".u8", "B8"},   {".s8", "B8"},     {".b16", "B16"},
         {".u16", "B16"},   {".s16", "B16"}, {".f16", "B16"}, {".bf16", "B16"},  {".b32", "B32"},
         {".u32", "B32"},   {".s32", "B32"}, {".f32", "B32"}, {".f16x2", "B32"}, {".bf16x2", "B32"},
         {".b64", "B64"},   {".u64", "B64"}, {".s64", "B64"}, {".f64", "B64"},   {".b128", "B128"}};
-    const auto type = types.find(text(at_++));
+    const auto type = types.find(its_type);
     if (type == types.end()) fail_at(begin);
     const bool is_predicate = type->second == "bool";
     const std::string cpp_type = is_predicate ? "bool" : kNamespace + type->second;
@@ -499,16 +549,14 @@ class Translator {
     if (take("{")) return vector(instruction);
     if (take("[")) return address(instruction);
     if (take("!")) return "!" + kNamespace + "is_true(" + operand(instruction) + ")";
-    if (take("-")) return "-" + operand(instruction);
     if (at_ >= words_.size()) fail_at(instruction);
+    if (is_constant()) return constant();
     const Word& word = words_[at_++];
     if (word.operand >= 0) return variable(word.operand);
     if (word.text == "_") return kNamespace + "Sink()";
     for (const std::set<std::string>& names : declared_) {
       if (names.contains(word.text)) return register_name(word.text);
     }
-    if (std::isdigit(static_cast<unsigned char>(word.text[0]))) return literal(word.text);
-    if (word.text == "WARP_SZ") return "32";
     if (word.text[0] == '%' &&
         std::ranges::find(kSpecialRegisters, word.text.substr(1)) != std::end(kSpecialRegisters))
       return kNamespace + "special_" + name_of(word.text.substr(1)) + "()";
@@ -516,12 +564,32 @@ class Translator {
                    "`");
   }
 
+  // A number, (, or an operator in front of one of them.
+  bool is_constant() const {
+    const std::string& word = text(at_);
+    if (words_[at_].operand >= 0) return false;
+    const bool is_number = std::isdigit(static_cast<unsigned char>(word[word.size() > 1 && word[0] == '.']));
+    return is_number || word == "(" || word == "-" || word == "~" || word == "WARP_SZ";
+  }
+  // An expression of constants, which C++ reads as PTX does.
+  std::string constant() {
+    constexpr std::string_view kOperators = "+*/<>&|^)";
+    std::string result;
+    for (int open = 0; at_ < words_.size(); ++at_) {
+      open += is("(") - is(")");
+      if (open < 0 || (!is_constant() && kOperators.find(text(at_)) == kOperators.npos)) break;
+      result += is("WARP_SZ") ? "32" : literal(text(at_));
+    }
+    return result;
+  }
+
   // 0f3F800000 and 0d... are the bits of a number.
   static std::string literal(const std::string& number) {
     const bool is_hex = number.size() > 2 && number[0] == '0';
     const std::string digits = is_hex ? number.substr(2) : "";
-    if (is_hex && (number[1] == 'f' || number[1] == 'F')) return kNamespace + "B32(0x" + digits + "u)";
-    if (is_hex && (number[1] == 'd' || number[1] == 'D')) return kNamespace + "B64(0x" + digits + "ull)";
+    if (is_hex && (number[1] == 'f' || number[1] == 'F')) return "::std::bit_cast<float>(0x" + digits + "u)";
+    if (is_hex && (number[1] == 'd' || number[1] == 'D'))
+      return "::std::bit_cast<double>(0x" + digits + "ull)";
     return number;
   }
 

@@ -566,10 +566,12 @@ class Translator {
         section += 2;
       } else if (text(i) == ":") {
         ++section;
-      } else if (text(i) == "(" && tokens_[i].parent == open) {
+      } else if (text(i) == "(") {  // an operand, which may have ? : and :: of its own
         const bool has_name = text(i - 2) == "]";
-        statement.operands.push_back({std::string(has_name ? text(i - 3) : ""),
-                                      joined(range(i + 1, std::min(match(i), close))), section == 1});
+        const size_t end = std::min(match(i), close);
+        statement.operands.push_back(
+            {std::string(has_name ? text(i - 3) : ""), joined(range(i + 1, end)), section == 1});
+        i = end;
       }
     }
     if (statement.text.empty() && statement.operands.empty()) return;
@@ -595,7 +597,7 @@ class Translator {
       if (literal[i] != '\\') {
         text += literal[i];
       } else if (const char escaped = literal[++i]; escaped != '\n') {
-        text += in({&escaped, 1}, {"n", "t", "r"}) ? '\n' : escaped;
+        text += escaped == 'n' ? '\n' : escaped == 't' || escaped == 'r' ? ' ' : escaped;
       }
     }
     return text;

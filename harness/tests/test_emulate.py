@@ -65,9 +65,11 @@ WRONG = {
         ("sum_tiles<<<", "missing-wait", "last cp.async.wait_group leaves it", ["tiles[tile % 2][i]", "cp.async.ca"]),
         ("sum_tiles<<<", "missing-wait", "last cp.async.wait_group leaves it", ["cp.async.ca"]),  # the next one
     ],
-    "ptx_missing_mbarrier_wait": [
+    "ptx_bugs": [
         ("sum_two_tiles<<<", "mbarrier-init-fence", "should execute fence.mbarrier_init", ["// the copy", ".init."]),
         ("sum_two_tiles<<<", "missing-wait", "is an mbarrier.try_wait missing", ["tiles[1][i]", "// the copy"]),
+        ("add_twice<<<", "missing-wait", "may still be reading", ["// the next numbers", "// adds"]),
+        ("meet<<<", "barrier-misuse", "threads come in multiples of 32", ["// 100"]),
     ],
     "divides_by_zero": [("divide<<<", "division-by-zero", "an integer is divided by zero", ["1000 / in"])],
     "two_bugs": [

@@ -43,8 +43,12 @@ std::string refusal_of(const std::string& text) {
 TEST_CASE("ptx: operands") {
   CHECK(translated("add.s32 %0, %2, -4;") == "add_s32(at, 0, 2, -4); ");
   CHECK(translated("add.s32 %1,%[named],0x1F") == "add_s32(at, 1, 3, 0x1F); ");
-  CHECK(translated("mov.f32 %0, 0f3F800000;") == "mov_f32(at, 0, B32(0x3F800000u)); ");
-  CHECK(translated("mov.f64 %0, 0d3FF0000000000000;") == "mov_f64(at, 0, B64(0x3FF0000000000000ull)); ");
+  CHECK(translated("mov.f32 %0, 0f3F800000;") == "mov_f32(at, 0, ::std::bit_cast<float>(0x3F800000u)); ");
+  CHECK(translated("mov.f32 %0, 0d3FF0000000000000;") ==
+        "mov_f32(at, 0, ::std::bit_cast<double>(0x3FF0000000000000ull)); ");
+  CHECK(translated("mov.u32 %0, (1 << 3) + 4*-2;") == "mov_u32(at, 0, (1<<3)+4*-2); ");
+  CHECK(translated("mov.f32 %0, .5;") == "mov_f32(at, 0, .5); ");
+  CHECK(translated("and.b32 %0, %2, ~WARP_SZ;") == "and_b32(at, 0, 2, ~32); ");
   CHECK(translated("mul.f32 %0, %2, 1.5e-3;") == "mul_f32(at, 0, 2, 1.5e-3); ");
   CHECK(translated("mov.u32 %0, %%tid.x;") == "mov_u32(at, 0, special_tid_x()); ");
   CHECK(translated("mov.u32 %0, %smid;") == "mov_u32(at, 0, special_smid()); ");
@@ -52,7 +56,8 @@ TEST_CASE("ptx: operands") {
   CHECK(translated("ld.global.f32 %0, [%2];") == "ld_global_f32(at, 0, address(2)); ");
   CHECK(translated("ld.shared.v2.f32 {%0,%1}, [%2+16];") ==
         "ld_shared_f32(at, vector(0, 1), address(2, (16))); ");
-  CHECK(translated("ld.shared.f32 %0, [%2 + 16 + -4];") == "ld_shared_f32(at, 0, address(2, (16), (-4))); ");
+  CHECK(translated("ld.shared.f32 %0, [%2 + 16 + -4];") == "ld_shared_f32(at, 0, address(2, (16+-4))); ");
+  CHECK(translated("ld.shared.f32 %0, [%2-4*(3+1)];") == "ld_shared_f32(at, 0, address(2, -(4*(3+1)))); ");
   CHECK(translated("elect.sync _|%0, 0xffffffff;") == "elect_sync(at, Sink(), 0, 0xffffffff); ");
 }
 
@@ -66,6 +71,7 @@ TEST_CASE("ptx: statements") {
 }
 
 TEST_CASE("ptx: registers and predicates") {
+  CHECK(translated("{.reg.pred p; mov.pred p, 1;}") == "{ bool reg_p = false; mov_pred(at, reg_p, 1); } ");
   CHECK(translated(".reg .b32 a, %%b; .reg .u64 c<2>; mov.u32 a, %%b; mov.u64 c1, c0;") ==
         "B32 reg_a = B32(-1); B32 reg_$b = B32(-1); B64 reg_c0 = B64(-1); B64 reg_c1 = B64(-1); "
         "mov_u32(at, reg_a, reg_$b); mov_u64(at, reg_c1, reg_c0); ");
@@ -86,9 +92,21 @@ TEST_CASE("ptx: modifiers that make no difference are in no name") {
           "ld_global_u32(at, 0, address(2)); ");
   CHECK(translated("ld.relaxed.gpu.global.L1::no_allocate.b128 %0, [%2];") ==
         "ld_relaxed_global_b128(at, 0, address(2)); ");
-  for (const char* order : {".m8n8.x4", ".x4.m8n8"})
-    CHECK(translated("ldmatrix.sync.aligned" + std::string(order) + ".shared::cta.b16 %0, [%2];") ==
+}
+
+TEST_CASE("ptx: modifiers in any order, and types in theirs") {
+  for (const char* order : {".m8n8.x4.shared::cta", ".x4.m8n8.shared::cta", ".x4.shared.m8n8"})
+    CHECK(translated("ldmatrix.sync.aligned" + std::string(order) + ".b16 %0, [%2];") ==
           "ldmatrix_sync_aligned_x4_shared_b16(at, 0, address(2)); ");
+  for (const char* order : {".release.gpu.global.add", ".add.release.gpu.global", ".global.gpu.add.release"})
+    CHECK(translated("atom" + std::string(order) + ".s32 %0, [%2], %3;") ==
+          "atom_release_global_add_s32(at, 0, address(2), 3); ");
+  CHECK(translated("ld.global.acquire.gpu.b32 %0, [%2];") == "ld_acquire_global_b32(at, 0, address(2)); ");
+  CHECK(translated("st.shared.u32.v2 [%2], {%0, %1};") == "st_shared_u32(at, address(2), vector(0, 1)); ");
+  CHECK(translated("vote.ballot.sync.b32 %0, 1, -1;") == "vote_sync_ballot_b32(at, 0, 1, -1); ");
+  CHECK(translated("cvt.f32.rn.s32 %0, %2;") == "cvt_f32_s32(at, 0, 2); ");
+  CHECK(refusal_of("cvt.rzi.f32.s32 %0, %2;") != "");
+  CHECK(refusal_of("ld.relaxed.acquire.u32 %0, [%2];") != "");
 }
 
 TEST_CASE("ptx: copies and products of sm_90") {
@@ -101,7 +119,7 @@ TEST_CASE("ptx: copies and products of sm_90") {
   for (const char* shape : {"m64n8k16", "m64n88k16", "m64n256k16"})
     CHECK(translated("wgmma.mma_async.sync.aligned." + std::string(shape) +
                      ".f32.bf16.bf16 {%0, %1}, %2, %3, 1, 1, -1, 0, 0;") ==
-          "wgmma_mma_async_sync_aligned_m64nk16_f32_bf16_bf16(at, vector(0, 1), 2, 3, 1, 1, -1, 0, 0); ");
+          "wgmma_mma_async_sync_aligned_f32_bf16_bf16(at, vector(0, 1), 2, 3, 1, 1, -1, 0, 0); ");
   CHECK(refusal_of("wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 {%0, %1}, %2, %3, 1, 1, 1, 0, 0;") !=
         "");
 }

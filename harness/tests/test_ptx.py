@@ -41,7 +41,7 @@ def test_every_instruction_has_its_function(known: tuple[list[str], list[str]], 
 
 def families(pattern: str) -> list[str]:
     """Of "(min|max).f32", min and max; of "cp.async.<...>", cp.async."""
-    for prefix in ("cp.async.bulk", "cp.async"):
+    for prefix in ("cp.async.bulk", "cp.reduce.async.bulk", "cp.async"):
         if pattern.startswith(prefix):
             return [prefix]
     choice = re.match(r"\(([^)]*)\)", pattern)

@@ -363,6 +363,15 @@ TEST_CASE("translate: inline PTX becomes a statement in its place") {
           "} while (false)\n\n;"));
 }
 
+TEST_CASE("translate: operands of asm may have colons, and comments tabs") {
+  CHECK(tidied(translated(
+            "asm(\"mov.u32 %0, %2; //\ta\\tb\\n\" : \"=r\"(x) : \"r\"(a ? 1 : 2), \"n\"(S::N));")) ==
+        tidied("do { constexpr auto flashsteps_at = ::emulator::Location::current(); "
+               "auto&& flashsteps_0 = (x); const auto flashsteps_1 = (a ? 1 : 2); "
+               "const auto flashsteps_2 = (S::N); "
+               "{ ::emulator::ptx::mov_u32(flashsteps_at, flashsteps_0, flashsteps_2); } } while (false);"));
+}
+
 TEST_CASE("translate: asm without any instruction keeps the compiler from moving accesses") {
   CHECK(is_unchanged("asm volatile(\"\" ::: \"memory\");"));
   CHECK(tidied(translated("asm volatile(\"\" : \"+f\"(x) :: \"memory\");")) ==

@@ -313,7 +313,7 @@ __global__ void described(const TensorMap map, int variant, void* global) {
   if (variant == 6) b = advance<V>(b, 4, 0);
   if (variant == 7) b = advance<V>(b, 24, 0);
   if (variant == 8) b = advance<V>(b, 0, 8);
-  if (variant == 9) b.bits &= ~(uint64_t(3) << 62);
+  if (variant == 9) b.bits = (b.bits & 0x3fff) | uint64_t(8) << 16 | uint64_t(8) << 32;  // no swizzle
   if (variant == 10) b.bits |= uint64_t(1) << 49;
   if (variant == 11) b = make_smem_descriptor(*static_cast<V*>(global));  // line 24
   if (variant == 12) b.bits += 1024 / 16;  // 8 rows off: legal, and the last 8 are of the other panel
@@ -614,8 +614,8 @@ TEST_CASE("wgmma: a descriptor that does not fit its tile is reported", "[wgmma]
       {6, Bug::kDescriptor, "in row 4 of the swizzle's pattern", false},
       {7, Bug::kSharedOutOfBounds, "is at smem +", false},
       {8, Bug::kDescriptor, "it begins at column 8 of a row of 64", false},
-      {9, Bug::kDescriptor, "it has no swizzle", false},
-      {10, Bug::kDescriptor, "or bits that", false},
+      {9, Bug::kSwizzle, "its swizzle is 0 bytes", true},
+      {10, Bug::kDescriptor, "it has bits that", false},
       {11, Bug::kSharedOutOfBounds, "is not in the launch's dynamic shared memory", false},
       {12, Bug::kSwizzle, "advanced too far", true},
       {13, Bug::kSwizzle, "element (64, k = 0) should be in row 16, column 64", true},

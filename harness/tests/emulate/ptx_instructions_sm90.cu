@@ -1,4 +1,5 @@
 // Inline PTX for sm_90 and sm_90a of many kinds, each with what it must give. Prints "ok".
+#include <cuda.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -72,6 +73,11 @@ __device__ void warps_and_clusters() {
       : "+r"(leader), "+r"(elected)
       : "r"(0xffffffff));
   check(elected == (threadIdx.x % 32 == leader), 10);
+  if (threadIdx.x % 32 < 16) {  // one of 16
+    asm volatile("{ .reg .pred p; elect.sync %0|p, 0xffff; selp.u32 %1, 1, 0, p; }"
+                 : "=r"(leader), "=r"(elected));
+    check(elected == (threadIdx.x % 32 == leader) && leader < 16, 12);
+  }
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(64), "r"(0));
   check(rank == 0 && remote == 64, 11);
@@ -107,25 +113,152 @@ __device__ void products() {
                : "+r"(sums[0]), "+r"(sums[1])
                : "r"(ones), "l"(desc));
   asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  // Of TF32, B is 8 x 8 and has rows of 32 bytes.
+  __syncthreads();
+  if (threadIdx.x < 64) reinterpret_cast<float*>(smem)[threadIdx.x] = threadIdx.x / 8;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  const uint64_t desc_32 =
+      (smem_u32(b) & 0x3ffff) >> 4 | uint64_t(1) << 16 | uint64_t(256 >> 4) << 32 | uint64_t(3) << 62;
+  float e0 = 0, e1 = 0, e2 = 0, e3 = 0;
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {%0, %1, %2, %3}, {%4, %4, %4, %4}, %5, 0, 1, 1;"
+      : "+f"(e0), "+f"(e1), "+f"(e2), "+f"(e3)
+      : "r"(__float_as_uint(2)), "l"(desc_32));
+  asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
   const int n = threadIdx.x % 4 * 2;
+  check(e0 == 16 * n && e1 == 16 * (n + 1) && e2 == e0 && e3 == e1, 22);
   check(d0 == 16 * n + 1 && d1 == 16 * (n + 1) + 1 && d2 == d0 && d3 == d1, 20);
   const __half2 pair = *reinterpret_cast<const __half2*>(&sums[1]);
   check(__low2float(pair) == 16 * n && __high2float(pair) == 16 * (n + 1), 21);
 }
 
-__global__ void __launch_bounds__(128, 1) check_all(const float* in) {
+// B[k][n] = n + 2 k is 16 x 16 without a swizzle: core matrices of 8 rows of 16 bytes. From one to the next
+// it is 256 bytes along K and 640 along N, whichever of the two the rows run along.
+template <bool ROWS_ALONG_N>
+__device__ __forceinline__ void products_without_swizzle() {
+  extern __shared__ __align__(1024) unsigned char smem[];
+  constexpr int kAlongK = 256, kAlongN = 640;
+  const uint64_t desc =
+      (smem_u32(smem) & 0x3ffff) >> 4 | uint64_t(kAlongK >> 4) << 16 | uint64_t(kAlongN >> 4) << 32;
+  __syncthreads();
+  for (int i = threadIdx.x; i < 256; i += 128) {
+    const int k = i / 16, n = i % 16;
+    const int in_core = ROWS_ALONG_N ? k % 8 * 16 + n % 8 * 2 : n % 8 * 16 + k % 8 * 2;
+    *reinterpret_cast<half*>(smem + k / 8 * kAlongK + n / 8 * kAlongN + in_core) = __float2half(n + 2 * k);
+  }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  const uint32_t ones = 0x3c003c00;
+  float d[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile(  // D - A B
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %8, %8, "
+      "%8}, "
+      "%9, 1, -1, 1, %10;"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+      : "r"(ones), "l"(desc), "n"(ROWS_ALONG_N ? 1 : 0));
+  asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  const int n = threadIdx.x % 4 * 2;
+  const auto expected = [](int column) { return float(1 - (16 * column + 2 * 120)); };
+  check(d[0] == expected(n) && d[1] == expected(n + 1) && d[3] == d[1], 30 + ROWS_ALONG_N);
+  check(d[4] == expected(n + 8) && d[5] == expected(n + 9) && d[6] == d[4], 32 + ROWS_ALONG_N);
+}
+
+// Two CTAs add the numbers 0 to 127 twice, and 128 ones of 16 bits, to the same places.
+__device__ void reductions(float* sums, const CUtensorMap* map_of_sums, half* counts) {
+  __shared__ alignas(128) float numbers[128];
+  __shared__ alignas(16) half halves[128];
+  numbers[threadIdx.x] = threadIdx.x;
+  halves[threadIdx.x] = __float2half(1);
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], 512;" ::"l"(sums),
+                 "r"(smem_u32(numbers))
+                 : "memory");
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.f16 [%0], [%1], 256;" ::"l"(counts),
+        "r"(smem_u32(halves))
+        : "memory");
+    asm volatile(
+        "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %2}], [%1];" ::"l"(
+            map_of_sums),
+        "r"(smem_u32(numbers)), "r"(0)
+        : "memory");
+    asm volatile("cp.async.bulk.commit_group;\n cp.async.bulk.wait_group 0;" ::: "memory");
+  }
+}
+
+// The first CTA writes through a copy of the map, which says that they are two rows of 16 in another place.
+__device__ void changed_tensor_map(const CUtensorMap* map_of_sums, CUtensorMap* changed, float* elsewhere) {
+  __shared__ alignas(128) CUtensorMap map;
+  __shared__ alignas(128) float numbers[128];
+  numbers[threadIdx.x] = threadIdx.x;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x != 0 || blockIdx.x != 0) return;
+  map = *map_of_sums;
+  asm volatile(
+      "tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;\n"
+      "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 1, 2;\n"
+      "tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, 128;" ::"l"(
+          uint64_t(smem_u32(&map))),
+      "l"(elsewhere)
+      : "memory");
+  *changed = map;
+  asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(changed) : "memory");
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %2}], [%1];" ::"l"(changed),
+               "r"(smem_u32(numbers)), "r"(0)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;\n cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+__global__ void __launch_bounds__(128, 1)
+    check_all(const float* in, float* sums, half* counts, const __grid_constant__ CUtensorMap map_of_sums,
+              CUtensorMap* changed, float* elsewhere) {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(128));
   mbarriers(in);
   warps_and_clusters();
   products();
+  products_without_swizzle<false>();
+  products_without_swizzle<true>();
+  reductions(sums, &map_of_sums, counts);
+  changed_tensor_map(&map_of_sums, changed, elsewhere);
+}
+
+// 8 rows of 16 numbers, and the whole of it is one box.
+CUtensorMap make_map(float* numbers) {
+  void* encode = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
+  CUtensorMap map;
+  const cuuint64_t size[] = {16, 8}, stride[] = {16 * sizeof(float)};
+  const cuuint32_t box[] = {16, 8}, step[] = {1, 1};
+  reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(encode)(
+      &map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, numbers, size, stride, box, step,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return map;
 }
 
 int main() {
-  float* in;
+  float *in, *sums, *elsewhere;
+  CUtensorMap* changed;
+  half* counts;
   cudaMallocManaged(&in, 128 * sizeof(float));
-  for (int i = 0; i < 128; i++) in[i] = i;
-  check_all<<<1, 128, 1024>>>(in);
+  cudaMallocManaged(&sums, 128 * sizeof(float));
+  cudaMallocManaged(&elsewhere, 128 * sizeof(float));
+  cudaMallocManaged(&changed, sizeof(CUtensorMap));
+  cudaMallocManaged(&counts, 128 * sizeof(half));
+  for (int i = 0; i < 128; i++) in[i] = i, sums[i] = 1000, counts[i] = __float2half(0), elsewhere[i] = -1;
+  check_all<<<2, 128, 2048>>>(in, sums, counts, make_map(sums), changed, elsewhere);
   unsigned wrong = 1;
   cudaMemcpyFromSymbol(&wrong, num_wrong, sizeof(wrong));
+  for (int i = 0; i < 128; i++) wrong += sums[i] != 1000 + 4 * i || __half2float(counts[i]) != 2;
+  for (int i = 0; i < 128; i++)
+    wrong += elsewhere[i] != (i / 32 < 2 && i % 32 < 16 ? i / 32 * 16 + i % 32 : -1);
   printf(cudaGetLastError() == cudaSuccess && wrong == 0 ? "ok\n" : "wrong\n");
 }

@@ -1,5 +1,4 @@
-// Wrong: the second tile is read without a wait for its copy. The mbarrier's first phase, for which all wait,
-// says nothing of it.
+// Three kernels with inline PTX, each of them wrong.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -7,6 +6,8 @@
 
 constexpr int N = 128;
 
+// The second tile is read without a wait for its copy. The mbarrier's first phase, for which all wait, says
+// nothing of it.
 __global__ void sum_two_tiles(const float* in, float* out) {
   __shared__ alignas(128) float tiles[2][N];
   __shared__ alignas(8) uint64_t bar;
@@ -43,11 +44,38 @@ __global__ void sum_two_tiles(const float* in, float* out) {
   wait(1);
 }
 
+// The next numbers are written while a reduction may still read the ones before: a wait for it is missing.
+__global__ void add_twice(float* sums) {
+  __shared__ alignas(16) float numbers[N];
+  for (int round = 0; round < 2; round++) {
+    numbers[threadIdx.x] = round;  // the next numbers
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    if (threadIdx.x == 0)
+      asm volatile(  // adds
+          "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
+          "cp.async.bulk.commit_group;" ::"l"(sums),
+          "r"(static_cast<uint32_t>(__cvta_generic_to_shared(numbers))), "n"(sizeof(numbers))
+          : "memory");
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+// Threads come to a barrier in warps.
+__global__ void meet(int threads) {
+  asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");  // 100
+}
+
 int main() {
   float *in, *out;
   cudaMallocManaged(&in, 2 * N * sizeof(float));
   cudaMallocManaged(&out, N * sizeof(float));
   for (int i = 0; i < 2 * N; i++) in[i] = 1;
   sum_two_tiles<<<1, N>>>(in, out);
+  printf("%s\n", cudaGetErrorString(cudaDeviceSynchronize()));
+  add_twice<<<1, N>>>(out);
+  printf("%s\n", cudaGetErrorString(cudaDeviceSynchronize()));
+  meet<<<1, N>>>(100);
   printf("%s\n", cudaGetErrorString(cudaDeviceSynchronize()));
 }
