@@ -412,6 +412,17 @@ inline const char* kind_of_access(bool write) { return write ? "write" : "read";
 
 [[noreturn]] void report_deadlock();  // no thread can proceed: who waits where, and for whom
 
+// ---- What runs a program of somebody's own: cuda_program.cpp
+
+namespace program {
+
+// In which order the next launches run, in the place of what the environment says.
+void choose_order(AsyncMode mode, uint64_t seed);
+// Who gets what is found, in the place of stderr and of the exit status.
+void receive_findings(void (*receiver)(Location at, const Report& report));
+
+}  // namespace program
+
 void record_report(Bug bug, std::string message);
 // Never returns, and never runs the destructors of the frames that it leaves: no caller may hold anything
 // that owns memory.

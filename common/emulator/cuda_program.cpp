@@ -63,6 +63,14 @@ void flush_output() {
 }
 
 // The modes are those of `flashsteps check --backend emulator`.
+void set_order(AsyncMode mode, uint64_t seed) {
+  options() = {.async = mode,
+               .shuffle = mode == AsyncMode::kRandom,
+               .last_cta_first = mode == AsyncMode::kLate,
+               .race_detector = true,
+               .seed = seed};
+}
+
 void read_options() {
   const auto variable = [](const char* name, const char* otherwise) {
     const char* const value = std::getenv(name);
@@ -72,22 +80,23 @@ void read_options() {
   if (mode != "early" && mode != "late" && mode != "random")
     give_up("FLASHSTEPS_EMULATE_MODE is '" + mode + "', but must be early, late or random");
   const std::string seed = variable("FLASHSTEPS_EMULATE_SEED", "1");
-  Options chosen{.async = mode == "early"  ? AsyncMode::kEarly
-                          : mode == "late" ? AsyncMode::kLate
-                                           : AsyncMode::kRandom,
-                 .shuffle = mode == "random",
-                 .last_cta_first = mode == "late",
-                 .race_detector = true};
-  const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), chosen.seed);
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), number);
   if (error != std::errc() || end != seed.data() + seed.size())
     give_up("FLASHSTEPS_EMULATE_SEED is '" + seed + "', but must be a number from 0 to 2^64 - 1");
-  options() = chosen;
+  set_order(mode == "early"  ? AsyncMode::kEarly
+            : mode == "late" ? AsyncMode::kLate
+                             : AsyncMode::kRandom,
+            number);
 }
 
+std::once_flag options_are_set;
 std::atomic<int> num_findings = 0;
+void (*receiver_of_findings)(Location at, const Report& report) = nullptr;
 
 // Once for each launch in the source and kind of bug: a launch may stand in a loop.
 void print_finding(Location at, const Report& report) {
+  if (receiver_of_findings != nullptr) return receiver_of_findings(at, report);
   static std::mutex mutex;
   static std::set<std::pair<std::string, Bug>>& known = *new std::set<std::pair<std::string, Bug>>;
   const std::lock_guard lock(mutex);
@@ -108,10 +117,18 @@ void print_finding(Location at, const Report& report) {
 
 namespace program {
 
+void choose_order(AsyncMode mode, uint64_t seed) {
+  std::call_once(options_are_set, [] {});
+  set_order(mode, seed);
+}
+
+void receive_findings(void (*receiver)(Location at, const Report& report)) {
+  receiver_of_findings = receiver;
+}
+
 void run(Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*),
          void* arguments, size_t argument_bytes) {
-  static const bool options_are_set = (read_options(), true);
-  (void)options_are_set;
+  std::call_once(options_are_set, read_options);
   try {
     check_launch(grid, block, smem_bytes, /*cluster_size=*/1);
     emulator::run(grid, block, smem_bytes, body, arguments, argument_bytes, /*cluster_size=*/1,
