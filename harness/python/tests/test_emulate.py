@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import flashsteps
 import numpy as np
 import pytest
 
+ROOT = Path(__file__).resolve().parents[3]
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
 SOURCE = """
@@ -57,9 +59,9 @@ __global__ void sum(__nv_bfloat16* out, half a, __nv_bfloat16 b, double c, signe
 __global__ void add_one(const int* in, int* out) { out[threadIdx.x] = in[threadIdx.x] + 1; }
 __global__ void order(int* counter, int* blocks) { blocks[atomicAdd(counter, 1)] = blockIdx.x; }
 __global__ void reverse(float* data) {
-  __shared__ float tile[WIDTH * 100];  // more than is left for a library that is loaded late
-  tile[threadIdx.x * 100] = data[threadIdx.x];
-  data[threadIdx.x] = tile[(WIDTH - 1 - threadIdx.x) * 100];  // without a barrier
+  __shared__ float tile[WIDTH * 90];  // more than is left for a library that is loaded late
+  tile[threadIdx.x * 90] = data[threadIdx.x];
+  data[threadIdx.x] = tile[(WIDTH - 1 - threadIdx.x) * 90];  // without a barrier
 }
 __global__ void beyond(float* data, int n) { if (threadIdx.x <= n) data[threadIdx.x] = 1; }
 __global__ void pointers(float** rows, CUtensorMap map) {}
@@ -149,7 +151,7 @@ def test_findings_raise_and_leave_arrays_alone(program: flashsteps.Program) -> N
     with pytest.raises(flashsteps.EmulatorError, match="^reverse: block .*race on shared memory") as raised:
         program.reverse[1, 128](data)
     (finding,) = raised.value.findings
-    assert line_of("tile[threadIdx.x * 100] = data") in finding.text and line_of("// without a barrier") in finding.text
+    assert line_of("tile[threadIdx.x * 90] = data") in finding.text and line_of("// without a barrier") in finding.text
     with pytest.raises(flashsteps.EmulatorError, match="0 bytes after the end of an allocation of 512 bytes"):
         program.beyond[1, 256](data, 128)
     with pytest.raises(flashsteps.EmulatorError, match="block .2048, 1, 1. is beyond"):
@@ -158,7 +160,7 @@ def test_findings_raise_and_leave_arrays_alone(program: flashsteps.Program) -> N
     with pytest.raises(flashsteps.EmulatorError, match=r"launch_twice: the program called exit\(\)") as raised:
         program["launch_twice"](data[:32], 32)
     (finding,) = raised.value.findings
-    assert f"launched at {line_of('for (int i = 0; i < 2')}" in finding.text.replace(str(Path(program._file).parent) + "/", "")
+    assert re.search(rf"launched at .*{line_of('beyond<<<1, 64>>>')}: ", finding.text)
     assert (data == np.arange(128)).all()
     program["launch_twice"](data, 60)
     assert (data[:61] == 1).all() and data[61] == 61
@@ -231,9 +233,9 @@ def test_files_that_cannot_be_compiled(tmp_path: Path, monkeypatch: pytest.Monke
         flashsteps.emulate(file)
 
 
-def test_the_process_ends_with_python(tmp_path: Path) -> None:
-    (tmp_path / "my.cu").write_text("__global__ void f(int* out) { *out = 1; }\n")
-    text = "import flashsteps\np = flashsteps.emulate('my.cu')\np.f[1, 1](None)\n"
-    done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and "a null pointer, at my.cu:1" in done.stderr
-    assert "Exception ignored" not in done.stderr
+def test_what_the_page_shows() -> None:
+    page = (ROOT / "docs" / "emulate.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "Exception ignored" not in done.stderr
+    assert re.search(r"\n.*EmulatorError: reverse: block .* race .*missing_barrier\.cu:9", done.stderr), done.stderr
