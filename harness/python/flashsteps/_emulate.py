@@ -1,8 +1,9 @@
 """Kernels of somebody's own on the emulator, called by their names.
 
-g++ compiles the file to a program without its main(), which runs as a process of its own: a crash of the kernel does not
-end Python, and its thread-local memory is that of a program. common/emulator/kernel_server.cpp is the other end of the
-socket: numbers have 64 bits, and a text is its length and its bytes.
+g++ compiles the file to a program that waits for calls in the place of its main(). It runs as a process of its own, so
+that a crash does not end Python. A library that is loaded late would also have too little thread-local memory for
+__shared__ variables. common/emulator/kernel_server.cpp is the other end of the socket: numbers have 64 bits, and a text is
+its length and its bytes.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class _Memory(NamedTuple):
 class Program:
     """A CUDA file, compiled for the emulator. emulate() makes it.
 
-    program.kernel is the kernel of that name. program["kernel<64, true>"] is an instance of a template, and anything else
-    that C++ takes for a function, also one of the host: called without [grid, block], it may launch kernels itself.
+    program.kernel is the kernel of that name. program["kernel<64, true>"] is an instance of a template. Other functions
+    are named in the same way: one of the host is called without [grid, block], and may launch kernels itself.
 
     g++ compiles the file before the first launch. An instance that is first named afterwards has it compiled once
     more. Then the process that runs the launches starts anew, and with it all variables: a RuntimeWarning says so.
@@ -89,7 +90,12 @@ class Program:
     seed: int  #: of their random order
 
     def __init__(
-        self, file: str | os.PathLike[str], include_folders: Iterable[Any], macros: Mapping[str, Any], mode: str, seed: int
+        self,
+        file: str | os.PathLike[str],
+        include_folders: Iterable[str | os.PathLike[str]],
+        macros: Mapping[str, Any],
+        mode: str,
+        seed: int,
     ) -> None:
         self.mode, self.seed = mode, seed
         self._order()
@@ -120,7 +126,9 @@ class Program:
         return [*super().__dir__(), *(name.rsplit("::")[-1] for name in self._kernels)]
 
     def __getattr__(self, name: str) -> Kernel:
-        kernel = self._kernel_named(name) if not name.startswith("_") or name in self._kernels else None
+        if name.startswith("__") or "_kernels" not in self.__dict__:  # as copy.copy() and others ask
+            raise AttributeError(name)
+        kernel = self._kernel_named(name)
         if kernel is None:
             raise AttributeError(f"{self!r} has no kernel {name}")
         return Kernel(self, kernel)
@@ -249,7 +257,8 @@ class Launch:
         self._kernel, self._configuration = kernel, configuration
 
     def __repr__(self) -> str:
-        return f"<{self._kernel.__name__}[{self._configuration[:3]}, {self._configuration[3:6]}, {self._configuration[6]}]>"
+        grid, block, smem_bytes = self._configuration[:3], self._configuration[3:6], self._configuration[6]
+        return f"<{self._kernel.__name__}[{grid}, {block}, {smem_bytes}]>"
 
     def __call__(self, *arguments: Any) -> None:
         """Arrays for pointers, None for a null pointer, and numbers."""
