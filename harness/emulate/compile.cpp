@@ -52,8 +52,10 @@ Words split(const std::string& text) {
 
 Words flags() {
   Words words = split(FLASHSTEPS_GCC_FLAGS);
-  // What may have no value often has one, and += of a volatile is deprecated in C++20 only.
-  words.insert(words.end(), {"-std=gnu++20", "-Wno-error=maybe-uninitialized", "-Wno-volatile"});
+  // What may have no value often has one, and += of a volatile is deprecated in C++20 only. Of two launches
+  // that look the same, g++ would fold the second into the first, without its lines.
+  words.insert(words.end(),
+               {"-std=gnu++20", "-Wno-error=maybe-uninitialized", "-Wno-volatile", "-fno-ipa-icf"});
   return words;
 }
 
@@ -86,7 +88,8 @@ Translated translate_program(const Toolchain& tools, const CudaSource& source, c
   write_file(folder + "/macros.h", definitions(source.macros));
   Words preprocess{"-E", "-x", "c++", "-I" + emulator + "/cuda_headers", "-I" + tools.root};
   for (const std::string& include : source.include_folders) preprocess.push_back("-I" + include);
-  if (!source.dependencies.empty()) preprocess.insert(preprocess.end(), {"-MD", "-MF", source.dependencies});
+  if (!source.object.empty())
+    preprocess.insert(preprocess.end(), {"-MD", "-MF", source.object + ".d", "-MT", source.object});
   preprocess.insert(preprocess.end(),
                     {"-include", emulator + (source.by_name ? "/kernel_server.h" : "/cuda_program.h"),
                      "-include", folder + "/macros.h", "-o", folder + "/preprocessed", source.path});

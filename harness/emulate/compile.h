@@ -24,8 +24,8 @@ struct Toolchain {
 struct CudaSource {
   std::string path;
   std::vector<std::string> include_folders, macros;  // NAME or NAME=VALUE
-  std::string dependencies;  // a Makefile that says which files it includes; "": none is written
-  bool by_name = false;      // its functions are to be called by their names, and not its main()
+  std::string object;    // OBJECT.d gets a rule of make with the files that it includes; "": none is written
+  bool by_name = false;  // its functions are to be called by their names, and not its main()
 };
 
 struct Translated {

@@ -41,7 +41,7 @@ class Folder {
 void build(const Options& options, const Folder& folder, const std::string& program) {
   const Toolchain tools{FLASHSTEPS_GCC, FLASHSTEPS_ROOT, FLASHSTEPS_EMULATOR_LIBRARY, /*messages=*/""};
   try {
-    const CudaSource source{options.program, options.include_folders, options.macros, /*dependencies=*/""};
+    const CudaSource source{options.program, options.include_folders, options.macros, /*object=*/""};
     const Translated translated = translate_program(tools, source, folder.path());
     compile_translated(tools, translated.text, folder.path(), folder / "translated.o");
     link_program(tools, folder / "translated.o", program);

@@ -1,7 +1,7 @@
 // A tool of the CMake function flashsteps_add_emulated_executable(): an object for the emulator from a CUDA
 // file.
 //   emulated_object GCC FILE OBJECT [-IFOLDER...] [-DMACRO...]
-// One of the folders has common/ in it. OBJECT.d gets what a Makefile says about included files.
+// One of the folders has common/ in it. OBJECT.d gets a rule of make with the files that are included.
 #include <filesystem>
 #include <iostream>
 #include <string_view>
@@ -15,7 +15,7 @@ void compile(int argc, char** argv) {
   using namespace flashsteps;
   Toolchain tools{.gcc = argv[1], .root = "", .library = "", .messages = ""};
   const std::string object = argv[3], folder = object + ".files";
-  CudaSource source{argv[2], {}, {}, object + ".d"};
+  CudaSource source{argv[2], {}, {}, object};
   for (int i = 4; i < argc; ++i) {
     const std::string_view option = argv[i], value = option.substr(2);
     if (option.starts_with("-D")) {

@@ -27,7 +27,7 @@ nb::tuple translate(const Tools& tools, const std::string& file, const Words& in
   Translated translated;
   {
     const nb::gil_scoped_release no_gil;
-    const CudaSource source{file, include_folders, macros, /*dependencies=*/"", /*by_name=*/true};
+    const CudaSource source{file, include_folders, macros, /*object=*/"", /*by_name=*/true};
     translated = translate_program(toolchain_of(tools), source, folder);
   }
   return nb::make_tuple(nb::bytes(translated.text.data(), translated.text.size()), translated.kernels);

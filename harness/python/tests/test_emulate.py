@@ -69,13 +69,15 @@ __global__ void forever(volatile int* flag) { while (*flag == 0) {} }
 __global__ void both(int*) {}
 __global__ void both(float*) {}
 void launch_twice(float* data, int n) {
-  for (int i = 0; i < 2; i++) beyond<<<1, 64>>>(data, n);
+  for (int i = 0; i < 2; i++)
+    beyond<<<1, 64>>>(data, n);  // twice
   if (cudaDeviceSynchronize() != cudaSuccess) exit(3);
 }
+void launch_elsewhere(float* data, int n) { beyond<<<1, 64>>>(data, n); }
 void crash() { raise_segv(); }
 int main() { puts("main"); }
 """
-NAMES = ("attention<64, true>", "attention<64, false>", "launch_twice", "crash")
+NAMES = ("attention<64, true>", "attention<64, false>", "launch_twice", "launch_elsewhere", "crash")
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +158,15 @@ def test_findings_raise_and_leave_arrays_alone(program: flashsteps.Program) -> N
         program.beyond[1, 256](data, 128)
     with pytest.raises(flashsteps.EmulatorError, match="block .2048, 1, 1. is beyond"):
         program.beyond[1, 2048](data, 0)
-    # Of both launches in the loop, what is the same is said once.
-    with pytest.raises(flashsteps.EmulatorError, match=r"launch_twice: the program called exit\(\)") as raised:
-        program["launch_twice"](data[:32], 32)
-    (finding,) = raised.value.findings
-    assert re.search(rf"launched at .*{line_of('beyond<<<1, 64>>>')}: ", finding.text)
+    # Of both launches in the loop, what is the same is said once. Another launch that looks the same has its lines, too.
+    for name, launch, said in (
+        ("launch_twice", "// twice", "launch_twice: the program called exit"),
+        ("launch_elsewhere", "void launch_elsewhere", "launch_elsewhere: kernel launched at"),
+    ):
+        with pytest.raises(flashsteps.EmulatorError, match=said) as raised:
+            program[name](data[:32], 32)
+        (finding,) = raised.value.findings
+        assert re.search(rf"launched at .*{line_of(launch)}: .* at .*{line_of('void beyond')}$", finding.text), finding
     assert (data == np.arange(128)).all()
     program["launch_twice"](data, 60)
     assert (data[:61] == 1).all() and data[61] == 61
