@@ -11,6 +11,7 @@
 #include <deque>
 #include <exception>
 #include <iostream>
+#include <mutex>
 #include <set>
 #include <string_view>
 
@@ -63,17 +64,20 @@ struct Memory {
   void* data;
 };
 
-// What a call has found, each launch and kind of bug once. Kept where exit() finds it, too.
+// What a call has found, each launch and kind of bug once. It outlives the call, which may end in exit() or
+// throw.
 struct Found {
   std::set<std::pair<std::string, Bug>> known;
   std::vector<std::string> texts;
-};
-Found* found = nullptr;
+} found;
+std::mutex found_mutex;
+bool is_in_call = false;
 
 void keep_finding(Location at, const Report& report) {
   const std::string place = *at.file != '\0' ? emulator::describe(at) : "";
-  if (!found->known.emplace(place, report.bug).second) return;
-  found->texts.push_back((place.empty() ? "" : "kernel launched at " + place + ": ") + report.what());
+  const std::lock_guard lock(found_mutex);
+  if (!found.known.emplace(place, report.bug).second) return;
+  found.texts.push_back((place.empty() ? "" : "kernel launched at " + place + ": ") + report.what());
 }
 
 // `error`: why the call came to no end; "" when it did.
@@ -81,8 +85,8 @@ void send_outcome(std::string_view error) {
   std::cout.flush();
   std::fflush(nullptr);
   send_text(error);
-  send_number(found->texts.size());
-  for (const std::string& text : found->texts) send_text(text);
+  send_number(found.texts.size());
+  for (const std::string& text : found.texts) send_text(text);
 }
 
 std::vector<Function> functions;
@@ -122,9 +126,8 @@ void answer() {
   }
   configuration.smem_bytes = receive_number();
 
-  Found here;
-  found = &here;
-  std::string error;
+  found = {};
+  is_in_call = true;
   std::deque<Memory> memories;
   std::vector<bool> returns;
   for (uint64_t left = receive_number(); left > 0; --left) {
@@ -150,9 +153,9 @@ void answer() {
   cuda::cudaDeviceSynchronize();
   cuda::cudaGetLastError();  // the next call begins without an error of this one
   send_outcome("");
-  for (size_t i = 0; i < memories.size() && here.texts.empty(); ++i)
+  for (size_t i = 0; i < memories.size() && found.texts.empty(); ++i)
     if (returns[i]) send(memories[i].data, memories[i].bytes);
-  found = nullptr;
+  is_in_call = false;
 }
 
 }  // namespace
@@ -167,13 +170,13 @@ void serve(int argc, char** argv) {
   receive_findings(keep_finding);
   // Many programs check for errors with exit(1).
   std::atexit([] {
-    if (found != nullptr) send_outcome("the program called exit()");
+    if (is_in_call) send_outcome("the program called exit()");
   });
   describe_functions();
   try {
     for (;;) answer();
   } catch (const std::exception& error) {
-    if (found != nullptr) send_outcome(error.what());
+    if (is_in_call) send_outcome(error.what());
     _exit(1);
   }
 }

@@ -21,6 +21,7 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
 SOURCE = """
 #include <cstdio>
 #include <cstdlib>
+#include <stdexcept>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include "width.h"
@@ -74,10 +75,11 @@ void launch_twice(float* data, int n) {
   if (cudaDeviceSynchronize() != cudaSuccess) exit(3);
 }
 void launch_elsewhere(float* data, int n) { beyond<<<1, 64>>>(data, n); }
+void refuse() { throw std::runtime_error("not today"); }
 void crash() { raise_segv(); }
 int main() { puts("main"); }
 """
-NAMES = ("attention<64, true>", "attention<64, false>", "launch_twice", "launch_elsewhere", "crash")
+NAMES = ("attention<64, true>", "attention<64, false>", "launch_twice", "launch_elsewhere", "refuse", "crash")
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +160,7 @@ def test_findings_raise_and_leave_arrays_alone(program: flashsteps.Program) -> N
         program.beyond[1, 256](data, 128)
     with pytest.raises(flashsteps.EmulatorError, match="block .2048, 1, 1. is beyond"):
         program.beyond[1, 2048](data, 0)
-    # Of both launches in the loop, what is the same is said once. Another launch that looks the same has its lines, too.
+    # Of launches in a loop, what is the same is said once. Another launch that looks the same has its lines, too.
     for name, launch, said in (
         ("launch_twice", "// twice", "launch_twice: the program called exit"),
         ("launch_elsewhere", "void launch_elsewhere", "launch_elsewhere: kernel launched at"),
@@ -176,6 +178,8 @@ def test_a_crash_and_ctrl_c_end_a_launch_and_not_python(program: flashsteps.Prog
     with pytest.raises(flashsteps.EmulatorError, match="ended by signal 11, Segmentation fault") as raised:
         program["crash"]()
     assert raised.value.findings == ()
+    with pytest.raises(flashsteps.EmulatorError, match="^refuse: not today$"):
+        program["refuse"]()
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # which jobs of a shell ignore
     try:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
