@@ -211,7 +211,11 @@ class Translator {
   // file.
   std::string declared_behind(size_t attribute) const {
     size_t i = behind_attribute(tokens_[tokens_[attribute].parent].parent - 1);
-    while (i < tokens_.size() && !in(text(i), {"(", ";", "{", "}"})) i = std::max(behind_attribute(i), i + 1);
+    while (i < tokens_.size() && !in(text(i), {";", "{", "}"})) {
+      const bool is_specifier = text(i) == "(" && text(i - 1).starts_with("__");  // __cluster_dims__(2)
+      if (text(i) == "(" && (!is_specifier || match(i) == kNone)) break;
+      i = is_specifier ? match(i) + 1 : std::max(behind_attribute(i), i + 1);
+    }
     if (text(i) != "(" || !is_name(i - 1)) return "";
     std::string name(text(i - 1));
     for (size_t open = tokens_[i].parent; open != kNone; open = tokens_[open].parent) {

@@ -362,6 +362,7 @@ TEST_CASE("find_kernels: by their qualified names, each once") {
   CHECK(kernels(global + "void f(int); " + global + "void f(int) {} void g() {}") == Names{"f"});
   CHECK(kernels("template <int N> " + global + "void __attribute__((aligned(8))) f(int (*p)(int)) {}") ==
         Names{"f"});
+  CHECK(kernels(global + "void __specifier__(2) f(int) {}") == Names{"f"});
   CHECK(kernels("extern \"C\" { static " + global + "void f() {} } " + "extern \"C\" " + global +
                 "void g() {}") == Names{"f", "g"});
   CHECK(kernels("namespace a::b { inline namespace { " + global + "void f() {} } }") == Names{"a::b::f"});
