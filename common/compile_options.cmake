@@ -12,7 +12,7 @@ endif()
 # Applied per target and never globally: the emulated kernels have hooks of their own. UNSANITIZED: code that only
 # calls what the sanitizers are to check is compiled as in a build without them, so that ccache already has it.
 function(flashsteps_set_up target)
-  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow>
                          # gcc 12 sees overlapping copies in std::string where there are none (its bug 105651).

@@ -65,6 +65,15 @@ std::mutex& launch_mutex = *new std::mutex;
 std::vector<Report>& reports = *new std::vector<Report>;
 
 // The modes are those of `flashsteps check --backend emulator`.
+void set_order(AsyncMode mode, uint64_t seed) {
+  options() = {.async = mode,
+               .shuffle = mode == AsyncMode::kRandom,
+               .last_cta_first = mode == AsyncMode::kLate,
+               .race_detector = true,
+               .seed = seed,
+               .reports = &reports};
+}
+
 void read_options() {
   const auto variable = [](const char* name, const char* otherwise) {
     const char* const value = std::getenv(name);
@@ -74,27 +83,33 @@ void read_options() {
   if (mode != "early" && mode != "late" && mode != "random")
     give_up("FLASHSTEPS_EMULATE_MODE is '" + mode + "', but must be early, late or random");
   const std::string seed = variable("FLASHSTEPS_EMULATE_SEED", "1");
-  Options chosen{.async = mode == "early"  ? AsyncMode::kEarly
-                          : mode == "late" ? AsyncMode::kLate
-                                           : AsyncMode::kRandom,
-                 .shuffle = mode == "random",
-                 .last_cta_first = mode == "late",
-                 .race_detector = true,
-                 .reports = &reports};
-  const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), chosen.seed);
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), number);
   if (error != std::errc() || end != seed.data() + seed.size())
     give_up("FLASHSTEPS_EMULATE_SEED is '" + seed + "', but must be a number from 0 to 2^64 - 1");
-  options() = chosen;
+  set_order(mode == "early"  ? AsyncMode::kEarly
+            : mode == "late" ? AsyncMode::kLate
+                             : AsyncMode::kRandom,
+            number);
 }
+
+std::once_flag options_are_set;
+void (*receive_finding)(Location launch, const Report& report) = print_finding;
 
 }  // namespace
 
 namespace program {
 
+void choose_order(AsyncMode mode, uint64_t seed) {
+  std::call_once(options_are_set, [] {});
+  set_order(mode, seed);
+}
+
+void receive_findings(void (*receiver)(Location launch, const Report& report)) { receive_finding = receiver; }
+
 void run(Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*),
          void* arguments, size_t argument_bytes, const ProgramLaunch& how) {
-  static const bool options_are_set = (read_options(), true);
-  (void)options_are_set;
+  std::call_once(options_are_set, read_options);
   try {
     check_launch(grid, block, smem_bytes, /*cluster_size=*/1);
     const std::lock_guard lock(launch_mutex);
@@ -103,12 +118,12 @@ void run(Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void
                   /*overlaps=*/false, &how);
     const bool asserted = assertion_failed.exchange(false);
     for (const Report& report : reports) {
-      print_finding(at, report);
+      receive_finding(at, report);
       if (report.goes_on) continue;
       error_of_kernel = result(asserted ? cuda::cudaErrorAssert : cuda::cudaErrorLaunchFailure);
     }
   } catch (const Report& report) {
-    print_finding(at, report);
+    receive_finding(at, report);
     result(cuda::cudaErrorInvalidConfiguration);
   } catch (const std::exception& error) {
     give_up("the kernel launched at " + describe(at) + " could not be run: " + error.what());

@@ -12,4 +12,13 @@ void flush_output();
 // FLASHSTEPS_EMULATE_FINDINGS names. Each pair of places once, whatever launches come to it.
 void print_finding(Location launch, const Report& report);
 
+namespace program {
+
+// Who gets what is found, in the place of print_finding().
+void receive_findings(void (*receiver)(Location launch, const Report& report));
+// In which order the next launches run, in the place of what the environment says.
+void choose_order(AsyncMode mode, uint64_t seed);
+
+}  // namespace program
+
 }  // namespace emulator

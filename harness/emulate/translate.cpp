@@ -161,6 +161,16 @@ class Translator {
     return translated.append(copied, preprocessed.data() + preprocessed.size());
   }
 
+  std::vector<std::string> kernels() const {
+    std::vector<std::string> names;
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      const bool is_marker = text(i) == "__unused__" && is_in_attribute(i);
+      const std::string name = is_marker ? declared_behind(i) : "";
+      if (!name.empty() && std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+    return names;
+  }
+
  private:
   // ---------------------------------------------------------------- tokens
   // "" and kNone for kNone, and beyond either end.
@@ -196,6 +206,30 @@ class Translator {
   [[noreturn]] void fail(size_t i, const std::string& sentence) const {
     throw TranslationError(std::string(tokens_[i].file) + ":" + std::to_string(tokens_[i].line) + ": " +
                            sentence);
+  }
+
+  // ---------------------------------------------------------------- __global__
+  // The function behind this attribute: "space::function". None for what cannot be named at the end of the
+  // file.
+  std::string declared_behind(size_t attribute) const {
+    size_t i = behind_attribute(tokens_[tokens_[attribute].parent].parent - 1);
+    while (i < tokens_.size() && !in(text(i), {";", "{", "}"})) {
+      const bool is_specifier = text(i) == "(" && text(i - 1).starts_with("__");  // __cluster_dims__(2)
+      if (text(i) == "(" && (!is_specifier || match(i) == kNone)) break;
+      i = is_specifier ? match(i) + 1 : std::max(behind_attribute(i), i + 1);
+    }
+    if (text(i) != "(" || !is_name(i - 1)) return "";
+    std::string name(text(i - 1));
+    for (size_t open = tokens_[i].parent; open != kNone; open = tokens_[open].parent) {
+      if (!is_of_namespace(open)) return "";
+      std::string space;  // of `namespace a::b {`; empty where it has no name, and of extern "C"
+      for (size_t k = open - 1; is_name(k) || text(k) == "::"; --k) {
+        if (text(k) == "namespace") break;
+        space.insert(0, text(k));
+      }
+      if (!space.empty()) name.insert(0, space + "::");
+    }
+    return name;
   }
 
   // ---------------------------------------------------------------- kernel<<<grid, block>>>(arguments)
@@ -612,6 +646,11 @@ class Translator {
 std::string translate(std::string_view preprocessed,
                       const std::function<bool(std::string_view path)>& is_own) {
   return Translator(Scanner(preprocessed, is_own).tokens()).translate(preprocessed);
+}
+
+std::vector<std::string> find_kernels(std::string_view preprocessed,
+                                      const std::function<bool(std::string_view path)>& is_own) {
+  return Translator(Scanner(preprocessed, is_own).tokens()).kernels();
 }
 
 }  // namespace flashsteps

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace flashsteps {
 
@@ -20,5 +21,10 @@ struct TranslationError : std::runtime_error {
 // C++ either way is left to the compiler.
 std::string translate(std::string_view preprocessed,
                       const std::function<bool(std::string_view path)>& is_own);
+
+// The qualified names of the kernels that the user's own files declare, templates among them. Each once, in
+// the order of the text. They are found by what common/emulator/kernel_server.h makes of __global__.
+std::vector<std::string> find_kernels(std::string_view preprocessed,
+                                      const std::function<bool(std::string_view path)>& is_own);
 
 }  // namespace flashsteps

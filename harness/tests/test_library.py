@@ -1,4 +1,4 @@
-"""The installed C++ library: its CMake package, its example, and what it shows to other programs.
+"""The installed C++ library and the emulator: their CMake package, its examples, and what it shows to other programs.
 
 Installs from a test build; FLASHSTEPS_BUILD names its folder (build/ci by default)."""
 
@@ -33,17 +33,17 @@ def library_of(prefix: Path) -> Path:
     return library
 
 
-def test_only_headers_library_and_package_are_installed(installed: Path) -> None:
+def test_only_headers_libraries_package_and_tool_are_installed(installed: Path) -> None:
     files = {path.relative_to(installed).as_posix() for path in installed.rglob("*") if path.is_file()}
     files = {re.sub(r"^lib(64)?/([a-z0-9_]+-linux-gnu/)?", "lib/", name) for name in files}
-    assert {"include/flashsteps/flashsteps.h", "include/flashsteps/common/call.h"} == {
-        name for name in files if name.startswith("include/")
-    }
-    assert all(re.match(r"lib/(libflashsteps\.so|cmake/flashsteps/flashsteps-config)", name) for name in files - {
-        "include/flashsteps/flashsteps.h", "include/flashsteps/common/call.h"})
+    headers = {name for name in files if name.startswith("include/flashsteps/")}
+    assert {"include/flashsteps/flashsteps.h", "include/flashsteps/common/call.h"} <= headers
+    assert not [name for name in headers if re.search(r"[.](cpp|cmake|sh|txt)$|/tests/|/common/cuda/", name)]
+    rest = r"lib/(libflashsteps\.so|libflashsteps_emulator\.a|cmake/flashsteps/flashsteps-)|libexec/flashsteps/flashsteps_"
+    assert all(re.match(rest, name) for name in files - headers), files - headers
 
 
-def test_the_example_builds_and_runs_against_the_package(installed: Path, tmp_path: Path) -> None:
+def test_the_examples_build_and_run_against_the_package(installed: Path, tmp_path: Path) -> None:
     # A copy, so that nothing of this tree can be found by accident.
     source = tmp_path / "source"
     shutil.copytree(ROOT / "harness" / "examples", source)
@@ -54,6 +54,17 @@ def test_the_example_builds_and_runs_against_the_package(installed: Path, tmp_pa
     numbers = dict(re.findall(r"(\w+)\[0\] (-?[\d.]+)", out))
     assert out.startswith("v02_smem_tiles on the "), out  # of the two steps with fp32 the faster one
     assert numbers["o"] == numbers["v"] and float(numbers["v"]) != 0, out
+
+    # The CUDA file on the emulator: a header that changes has it compiled again, and a finding fails its tests.
+    assert "100% tests passed, 0 tests failed out of 3" in run("ctest", "--test-dir", tmp_path / "build")
+    kernel = source / "reverse.cu"
+    kernel.write_text('#include "barrier.h"\n' + kernel.read_text().replace("__syncthreads();", "BARRIER"))
+    for barrier, status in (("__syncthreads();", 0), ("", 1)):
+        (source / "barrier.h").write_text(f"#define BARRIER {barrier}\n")
+        run("cmake", "--build", tmp_path / "build")
+        assert "no work to do" in run("cmake", "--build", tmp_path / "build")
+        done = subprocess.run([tmp_path / "build" / "reverse"], capture_output=True, text=True, timeout=PATIENCE)
+        assert (done.returncode, "is not ordered after the" in done.stderr) == (status, status == 1), done.stderr
 
 
 def test_other_programs_see_the_functions_of_the_header_and_nothing_else(installed: Path) -> None:

@@ -422,3 +422,21 @@ TEST_CASE("translate: a small program") {
                "  std::cout << out[0] << std::endl;\n"
                "}\n"));
 }
+
+TEST_CASE("find_kernels: by their qualified names, each once") {
+  const std::string global = "__attribute__((__unused__)) ";  // what kernel_server.h makes of __global__
+  const auto kernels = [](const std::string& text) {
+    return flashsteps::find_kernels(kMarker + text, is_own);
+  };
+  using Names = std::vector<std::string>;
+  CHECK(kernels(global + "void f(int); " + global + "void f(int) {} void g() {}") == Names{"f"});
+  CHECK(kernels("template <int N> " + global + "void __attribute__((aligned(8))) f(int (*p)(int)) {}") ==
+        Names{"f"});
+  CHECK(kernels(global + "void __specifier__(2) f(int) {}") == Names{"f"});
+  CHECK(kernels("extern \"C\" { static " + global + "void f() {} } " + "extern \"C\" " + global +
+                "void g() {}") == Names{"f", "g"});
+  CHECK(kernels("namespace a::b { inline namespace { " + global + "void f() {} } }") == Names{"a::b::f"});
+  CHECK(kernels("template <> " + global + "void f<3>(int) {}").empty());
+  CHECK(kernels("struct S { friend " + global + "void f(); };").empty());
+  CHECK(kernels("# 1 \"b.h\"\n" + global + "void f() {}").empty());
+}

@@ -15,18 +15,25 @@ from typing import Any, NamedTuple
 
 from . import _call, _core
 from ._check import Check, check
+from ._emulate import EmulatorError, Finding, Kernel, Launch, Program, emulate
 from ._frameworks import STEPS as _STEPS
 from ._frameworks import Options as _Options
 from ._frameworks import check_step as _check_step
 
 __all__ = [
     "Check",
+    "EmulatorError",
+    "Finding",
+    "Kernel",
+    "Launch",
+    "Program",
     "Step",
     "attention",
     "attention_with_kvcache",
     "build_info",
     "check",
     "describe",
+    "emulate",
     "missing_gpu",
     "peak_tflops",
     "steps",

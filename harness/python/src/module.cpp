@@ -26,6 +26,7 @@
 #include "harness/judge/judge.h"
 #include "harness/library/attention.h"
 #include "harness/python/src/arguments.h"
+#include "harness/python/src/emulate.h"
 #include "harness/python/src/xla_ffi.h"
 
 namespace nb = nanobind;
@@ -321,6 +322,7 @@ NB_MODULE(_core, m) {
       "Checks a call whose arrays have no memory yet: its scale, and the bytes of workspace that it needs.");
   m.def("judge", &judge, "framework"_a, "arrays"_a, "options"_a, "o"_a, "lse"_a.none(),
         "Whether a result on the CPU is right, and more: for flashsteps.check.");
+  define_emulate(m);
   m.def("xla_handlers", &xla_handlers, "The handlers of XLA's calls, as jax.ffi registers them.");
   m.def("steps", &step_descriptions,
         "The fields of flashsteps.Step for every step, in the order of the ladder.");

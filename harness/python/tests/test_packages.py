@@ -36,13 +36,19 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         return {member.name.split("/", 1)[1]: tar.extractfile(member).read().decode() for member in members}
 
 
-def test_the_wheel_has_the_package_and_nothing_else() -> None:
+def test_the_wheel_has_the_package_and_the_emulator_and_nothing_else() -> None:
     files = {str(file) for file in importlib.metadata.files("flashsteps")}
     beside = re.compile(r"__pycache__|\.dist-info/|^flashsteps\.libs/libcudart-")  # auditwheel brings the last
     files = {file for file in files if not beside.search(file)}
     sources = {file.name for file in (ROOT / "harness/python/flashsteps").iterdir() if file.is_file()}
     assert {"__init__.py", "_core.pyi", "py.typed"} < sources
-    assert files == {f"flashsteps/{name}" for name in sources | {Path(_core.__file__).name}}
+    # What flashsteps.emulate() compiles programs with.
+    emulator = {file for file in files if file.startswith("flashsteps/emulator/")}
+    assert files - emulator == {f"flashsteps/{name}" for name in sources | {Path(_core.__file__).name}}
+    headers = {f"flashsteps/emulator/common/{name}.h" for name in ("cuda", "emulator/kernel_server", "cluster")}
+    headers |= {f"flashsteps/emulator/common/emulator/cuda_headers/{name}" for name in ("mma.h", "cuda_fp16.h")}
+    assert headers | {"flashsteps/emulator/libflashsteps_emulator.a"} <= emulator
+    assert not [file for file in emulator if re.search(r"[.](cpp|cmake|sh|txt)$|/tests/|/common/cuda/", file)]
     # A tag that promises the stable ABI, and a module that has it.
     tags = importlib.metadata.distribution("flashsteps").read_text("WHEEL")
     assert ("-abi3-" in tags) == _core.__file__.endswith(".abi3.so")
