@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <initializer_list>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,34 @@ bool is_letter(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$' || (c & 0x80) != 0;
 }
 
+[[noreturn]] void fail_at(std::string_view file, int line, const std::string& sentence) {
+  throw TranslationError(std::string(file) + ":" + std::to_string(line) + ": " + sentence);
+}
+
+// cudaMalloc, cuInit, CUdevice, tex2D, surf1Dread
+bool is_name_of_cuda(std::string_view word) {
+  const auto goes_on = [&](std::string_view with, auto is_next) {
+    return word.starts_with(with) && word.size() > with.size() &&
+           is_next(static_cast<unsigned char>(word[with.size()]));
+  };
+  const auto is_upper = [](int c) { return std::isupper(c) != 0; };
+  const auto is_dimension = [](int c) { return c >= '1' && c <= '3'; };
+  return goes_on("cuda", is_upper) || goes_on("cu", is_upper) ||
+         goes_on("CU", [](int c) { return std::islower(c) != 0; }) || goes_on("tex", is_dimension) ||
+         goes_on("surf", is_dimension);
+}
+
+// Of whose headers is this? "" of none.
+std::string_view library_of(std::string_view path) {
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  for (const std::string_view library : {"cublas", "cudnn", "cufft", "curand", "cusparse", "cusolver", "nccl",
+                                         "npp", "nvrtc", "nvjpeg", "cutensor"})
+    if (name.starts_with(library)) return library;
+  for (const std::string_view folder : {"/thrust/", "/cub/", "/torch/"})
+    if (path.find(folder) != path.npos) return folder.substr(1, folder.size() - 2);
+  return "";
+}
+
 // Finds the tokens of the user's own files. Comments, line markers and pragmas are none.
 class Scanner {
  public:
@@ -52,13 +81,17 @@ class Scanner {
         skip(length_until("*/", at_ + 2) + 2);
       } else {
         const size_t length = token_length();
-        if (own_) add(text_.substr(at_, length));
+        const std::string_view text = text_.substr(at_, length);
+        if (own_) add(text);
+        if (!own_ && is_name_of_cuda(text)) known_.insert(text);
         skip(length);
         line_begins = false;
       }
     }
     return std::move(tokens_);
   }
+  // Names of CUDA's that the headers in front of the user's files have.
+  std::set<std::string_view> known() { return std::move(known_); }
 
  private:
   bool starts(std::string_view with) const { return text_.substr(at_).starts_with(with); }
@@ -82,8 +115,11 @@ class Scanner {
     if (line.size() > 2 &&
         std::from_chars(line.data() + 2, line.data() + line.size(), number).ec == std::errc() &&
         quote < last_quote) {
-      line_ = number - 1;
       const std::string_view file = line.substr(quote + 1, last_quote - quote - 1);
+      const bool is_included = own_ && file != file_ && !is_own_(file);
+      const std::string_view library = is_included ? library_of(file) : "";
+      if (!library.empty()) fail_at(file_, line_, "the library " + std::string(library) + " is not emulated");
+      line_ = number - 1;
       if (file != file_) own_ = is_own_(file);
       file_ = file;
     }
@@ -133,13 +169,15 @@ class Scanner {
   int line_ = 1;
   bool own_ = false;
   std::vector<Token> tokens_;
+  std::set<std::string_view> known_;
   std::vector<size_t> open_;  // brackets
 };
 
 // Replaces tokens and nothing between them, so that all newlines and line markers stay.
 class Translator {
  public:
-  explicit Translator(std::vector<Token> tokens) : tokens_(std::move(tokens)) {
+  Translator(std::vector<Token> tokens, std::set<std::string_view> known)
+      : tokens_(std::move(tokens)), known_(std::move(known)) {
     for (const Token& token : tokens_) becomes_.emplace_back(token.text);
   }
 
@@ -149,6 +187,7 @@ class Translator {
       if (text(i) == "__flashsteps_shared__") shared(i);
       if (text(i) == "__noinline__" && !is_in_attribute(i)) becomes_[i] = "__attribute__((noinline))";
       if (in(text(i), {"asm", "__asm", "__asm__"})) inline_ptx(i);
+      if (is_name_of_cuda(text(i))) name_of_cuda(i);
     }
     std::string translated;
     const char* copied = preprocessed.data();
@@ -192,8 +231,17 @@ class Translator {
   }
 
   [[noreturn]] void fail(size_t i, const std::string& sentence) const {
-    throw TranslationError(std::string(tokens_[i].file) + ":" + std::to_string(tokens_[i].line) + ": " +
-                           sentence);
+    fail_at(tokens_[i].file, tokens_[i].line, sentence);
+  }
+
+  // What neither the emulator's headers nor the user has declared would be a screenful of g++'s errors. A
+  // name of the user's own stands behind a type, and members stand behind their object.
+  void name_of_cuda(size_t i) {
+    const bool is_declared = (is_name(i - 1) || in(text(i - 1), {"*", "&", ">"})) &&
+                             in(text(i + 1), {"(", ")", "[", "{", "=", ";", ",", ":", ">"}) &&
+                             !in(text(i - 1), {"case", "delete", "goto", "new", "throw"});
+    if (is_declared || in(text(i - 1), {".", "->", "::"})) known_.insert(text(i));
+    if (!known_.contains(text(i))) fail(i, "the emulator has no " + std::string(text(i)));
   }
 
   // ---------------------------------------------------------------- kernel<<<grid, block>>>(arguments)
@@ -480,6 +528,7 @@ class Translator {
   }
 
   std::vector<Token> tokens_;
+  std::set<std::string_view> known_;  // names of CUDA's
   std::vector<std::string> becomes_;  // what stands in each one's place
 };
 
@@ -487,7 +536,9 @@ class Translator {
 
 std::string translate(std::string_view preprocessed,
                       const std::function<bool(std::string_view path)>& is_own) {
-  return Translator(Scanner(preprocessed, is_own).tokens()).translate(preprocessed);
+  Scanner scanner(preprocessed, is_own);
+  std::vector<Token> tokens = scanner.tokens();
+  return Translator(std::move(tokens), scanner.known()).translate(preprocessed);
 }
 
 }  // namespace flashsteps

@@ -99,9 +99,9 @@ Words split(const std::string& text) {
 }
 
 // The compiler has said what is wrong.
-void compile(Words command, const Words& more) {
+void compile(Words command, const Words& more, const char* failure = "the program was not compiled") {
   command.insert(command.end(), more.begin(), more.end());
-  if (run_process(command) != 0) throw UsageError("emulate: the program was not compiled");
+  if (run_process(command) != 0) throw UsageError(std::string("emulate: ") + failure);
 }
 
 // Of files that are neither the system's nor the emulator's.
@@ -145,7 +145,8 @@ void build(const Options& options, const Folder& folder, const std::string& prog
   compile(flags, {"-fpreprocessed", "-c", folder / "translated.ii", "-o", folder / "translated.o"});
   // Without the flags: -fsanitize=thread would add ThreadSanitizer's own runtime.
   compile({FLASHSTEPS_GCC},
-          {folder / "translated.o", "-o", program, FLASHSTEPS_EMULATOR_LIBRARY, "-pthread", "-ldl"});
+          {folder / "translated.o", "-o", program, FLASHSTEPS_EMULATOR_LIBRARY, "-pthread", "-ldl"},
+          "a program is one file, which may #include others: it uses what it does not define");
 }
 
 // Runs the program, and returns what that says about it.

@@ -129,6 +129,7 @@ int main() { sum<<<1, 1>>>(nullptr, 0); }
     [
         ('__global__ void f() { asm("vadd 0;"); }', "program.cu:1: PTX: the emulator does not know `vadd 0`"),
         ("int main() { return x; }", "program.cu:1:21: error: 'x' was not declared"),
+        ("int f();\nint main() { return f(); }", "a program is one file, which may #include others"),
         ("__global__ void __cluster_dims__(2) f() {}", "clusters are not supported by flashsteps emulate"),
         (
             "__global__ void f() {}\nint main() { cudaLaunchKernel((void*)f, 1, 32, nullptr); }",
