@@ -24,6 +24,11 @@ class thread_block {
 };
 
 inline thread_block this_thread_block() { return {}; }
+template <unsigned SIZE>
+struct block_tile_memory {
+  static_assert(SIZE == 0, "a tile of several warps is not emulated");
+};
+inline thread_block this_thread_block(auto& /* block_tile_memory */) { return {}; }
 
 // A group's shuffle takes any type that is only bytes, such as a struct, and moves it in parts.
 template <typename T>
