@@ -399,6 +399,13 @@ class Translator {
   // The memory that the launch asks for: a pointer to it, as an array of unknown length would become anyway.
   void dynamic_shared(size_t marker, const Declaration& declaration) {
     const std::vector<size_t>& words = declaration.plain;
+    if (is_in_function(marker) && is_one_object(words)) {
+      const std::string type = joined({words.begin(), words.end() - 1});
+      for (const size_t i : declaration.all) becomes_[i] = "";
+      becomes_[declaration.all[0]] = type + "& " + std::string(text(words.back())) + " = *reinterpret_cast<" +
+                                     type + "*>(::emulator::program::smem)";
+      return;
+    }
     const auto bracket = std::ranges::find(words, "[", [&](size_t i) { return text(i); });
     if (bracket - words.begin() < 2 || words.end() - bracket < 2 || text(bracket[1]) != "]" ||
         !is_name(bracket[-1]) || (words.end() - bracket > 2 && text(bracket[2]) != "["))
@@ -417,6 +424,16 @@ class Translator {
     }
     for (const size_t i : declaration.all) becomes_[i] = "";
     becomes_[declaration.all[0]] = pointer;
+  }
+
+  // extern __shared__ Tiles<64, 32> tiles; is no array.
+  bool is_one_object(const std::vector<size_t>& words) const {
+    int depth = 0;
+    for (const size_t i : words) {
+      depth += (text(i) == "<") - (text(i) == ">");
+      if (text(i) == "[" || (text(i) == "," && depth == 0)) return false;
+    }
+    return words.size() >= 2 && is_name(words.back());
   }
 
   Declaration declaration_around(size_t marker) const {

@@ -126,7 +126,7 @@ void build(const Options& options, const Folder& folder, const std::string& prog
   Words flags = split(FLASHSTEPS_GCC_FLAGS);
   flags.insert(flags.begin(), {FLASHSTEPS_GCC, "-std=gnu++20"});
   // What may have no value often has one, and += of a volatile is deprecated in C++20 only.
-  flags.insert(flags.end(), {"-Wno-error=maybe-uninitialized", "-Wno-volatile"});
+  flags.insert(flags.end(), {"-Wno-maybe-uninitialized", "-Wno-volatile"});
 
   write_file(folder / "macros.h", definitions(options.macros));
   Words preprocess{"-E", "-x", "c++", "-I" + emulator + "/cuda_headers", "-I" + root};

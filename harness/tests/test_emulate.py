@@ -121,7 +121,8 @@ __global__ void sum(volatile float* out, int n) {
 }
 int main() { sum<<<1, 1>>>(nullptr, 0); }
 """
-    assert emulate(tmp_path, text, "program.cu").returncode == 0
+    done = emulate(tmp_path, text, "program.cu")
+    assert done.returncode == 0 and not done.stderr
 
 
 @pytest.mark.parametrize(

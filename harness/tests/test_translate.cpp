@@ -275,6 +275,9 @@ TEST_CASE("translate: what cannot be translated") {
   for (const char* text : {"<<<1, 2>>>();", "x = <<<1, 2>>>();", "3<<<1, 2>>>();", "else <<<1, 2>>>();",
                            "> <<<1, 2>>>();", "(a > <<<1, 2>>>();", ")<<<1, 2>>>();", "a::<<<1, 2>>>();"})
     CHECK(refusal_of(text) == "a.cu:1: there is no kernel in front of <<<");
+  CHECK(tidied(
+            translated("void f() { extern __attribute__((aligned(8))) __flashsteps_shared__ S<1, 2> s; }")) ==
+        tidied("void f() { S<1, 2>& s = *reinterpret_cast<S<1, 2>*>(::emulator::program::smem)  ; }"));
   const std::string dynamic =
       "dynamic shared memory is one array of unknown length: extern __shared__ float name[];";
   for (const char* text :
