@@ -134,6 +134,13 @@ thread_block_tile<SIZE, thread_block_tile<PARENT_SIZE>> tiled_partition(
   return {};
 }
 
+// Groups of the lanes that have the same value.
+auto labeled_partition(const auto& group, auto label) {
+  static_assert(sizeof(label) == 0, "groups of lanes with the same value are not emulated");
+  return group;
+}
+auto binary_partition(const auto& group, bool predicate) { return labeled_partition(group, predicate); }
+
 template <typename Group>
 void sync(const Group& group, Location at = Location::current()) {
   group.sync(at);
