@@ -174,10 +174,11 @@ void CopyEngine::check_exit(const Fiber& who) {
 
 namespace {
 
-// A swizzle pattern is 8 rows high. TMA would take any multiple of 128, but then the tile's rows and the
-// pattern's would be different ones.
+// A swizzle pattern is 8 rows high. TMA takes any multiple of 128, but then the tile's rows and the pattern's
+// are different ones, which no step means. (wgmma reads such a tile, too: the bits of addresses are
+// swizzled.)
 uintptr_t box_alignment(const TensorMapShape& map) {
-  return map.swizzle_bytes == 0 ? 128 : uintptr_t(map.swizzle_bytes) * 8;
+  return map.swizzle_bytes == 0 || cta->launch->program != nullptr ? 128 : uintptr_t(map.swizzle_bytes) * 8;
 }
 
 // What TMA itself checks, or takes for granted, before it begins.

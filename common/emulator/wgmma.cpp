@@ -60,7 +60,7 @@ SmemOperand decode(uint64_t bits, bool mn_major, int element_bytes, Part part, L
   const auto first = uintptr_t(own_shared_pointer(start));
   const SmemOperand operand{first, field(16), field(32), row_bytes, !mn_major, element_bytes};
   const bool is_in_smem = first - uintptr_t(cta->smem) < kMaxSmemBytes;
-  if (is_swizzled && start % pattern >= size_t(row_bytes)) {
+  if (is_swizzled && cta->launch->program == nullptr && start % pattern >= size_t(row_bytes)) {
     refuse(Bug::kDescriptor, part, at)
         << "it begins at " << describe_shared(first) << ", in row " << start % pattern / row_bytes
         << " of the swizzle's pattern, which starts over every " << pattern

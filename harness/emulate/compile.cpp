@@ -54,20 +54,19 @@ Words flags() {
   Words words = split(FLASHSTEPS_GCC_FLAGS);
   // What may have no value often has one, and += of a volatile is deprecated in C++20 only. Of two launches
   // that look the same, g++ would fold the second into the first, without its lines.
-  words.insert(words.end(),
-               {"-std=gnu++20", "-Wno-error=maybe-uninitialized", "-Wno-volatile", "-fno-ipa-icf"});
+  words.insert(words.end(), {"-std=gnu++20", "-Wno-maybe-uninitialized", "-Wno-volatile", "-fno-ipa-icf"});
   return words;
 }
 
-void run_gcc(const Toolchain& tools, Words words, const Words& more = {}) {
+void run_gcc(const Toolchain& tools, Words words, const Words& more = {},
+             const char* failure = "the program was not compiled") {
   words.insert(words.begin(), tools.gcc);
   words.insert(words.end(), more.begin(), more.end());
   const int status = run_process(words, {}, tools.messages);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
     throw CompileError(tools.gcc + " cannot be run: the emulator compiles programs with g++ 12 or newer");
   if (status == 0) return;
-  throw CompileError("the program was not compiled" +
-                     (tools.messages.empty() ? "" : ":\n" + read_file(tools.messages)));
+  throw CompileError(failure + (tools.messages.empty() ? "" : ":\n" + read_file(tools.messages)));
 }
 
 // As -D would define them, but behind the emulator's own headers, in which N is a name like others.
@@ -121,7 +120,8 @@ void link_program(const Toolchain& tools, const std::string& object, const std::
   // Without the flags: -fsanitize=thread would add ThreadSanitizer's own runtime.
   Words options = split(FLASHSTEPS_LINK_OPTIONS);
   if (by_name) options.push_back("-Wl,--wrap=main");
-  run_gcc(tools, {object, "-o", program, tools.library, "-pthread", "-ldl"}, options);
+  run_gcc(tools, {object, "-o", program, tools.library, "-pthread", "-ldl"}, options,
+          "a program is one file, which may #include others: it uses what it does not define");
 }
 
 std::string kernel_server(const std::vector<std::string>& kernels,

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <initializer_list>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,34 @@ bool is_letter(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$' || (c & 0x80) != 0;
 }
 
+[[noreturn]] void fail_at(std::string_view file, int line, const std::string& sentence) {
+  throw TranslationError(std::string(file) + ":" + std::to_string(line) + ": " + sentence);
+}
+
+// cudaMalloc, cuInit, CUdevice, tex2D, surf1Dread
+bool is_name_of_cuda(std::string_view word) {
+  const auto goes_on = [&](std::string_view with, auto is_next) {
+    return word.starts_with(with) && word.size() > with.size() &&
+           is_next(static_cast<unsigned char>(word[with.size()]));
+  };
+  const auto is_upper = [](int c) { return std::isupper(c) != 0; };
+  const auto is_dimension = [](int c) { return c >= '1' && c <= '3'; };
+  return goes_on("cuda", is_upper) || goes_on("cu", is_upper) ||
+         goes_on("CU", [](int c) { return std::islower(c) != 0; }) || goes_on("tex", is_dimension) ||
+         goes_on("surf", is_dimension);
+}
+
+// Of whose headers is this? "" of none.
+std::string_view library_of(std::string_view path) {
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  for (const std::string_view library : {"cublas", "cudnn", "cufft", "curand", "cusparse", "cusolver", "nccl",
+                                         "npp", "nvrtc", "nvjpeg", "cutensor"})
+    if (name.starts_with(library)) return library;
+  for (const std::string_view folder : {"/thrust/", "/cub/", "/torch/"})
+    if (path.find(folder) != path.npos) return folder.substr(1, folder.size() - 2);
+  return "";
+}
+
 // Finds the tokens of the user's own files. Comments, line markers and pragmas are none.
 class Scanner {
  public:
@@ -52,13 +81,17 @@ class Scanner {
         skip(length_until("*/", at_ + 2) + 2);
       } else {
         const size_t length = token_length();
-        if (own_) add(text_.substr(at_, length));
+        const std::string_view text = text_.substr(at_, length);
+        if (own_) add(text);
+        if (!own_ && is_name_of_cuda(text)) known_.insert(text);
         skip(length);
         line_begins = false;
       }
     }
     return std::move(tokens_);
   }
+  // Names of CUDA's that the headers in front of the user's files have.
+  std::set<std::string_view> known() { return std::move(known_); }
 
  private:
   bool starts(std::string_view with) const { return text_.substr(at_).starts_with(with); }
@@ -82,8 +115,11 @@ class Scanner {
     if (line.size() > 2 &&
         std::from_chars(line.data() + 2, line.data() + line.size(), number).ec == std::errc() &&
         quote < last_quote) {
-      line_ = number - 1;
       const std::string_view file = line.substr(quote + 1, last_quote - quote - 1);
+      const bool is_included = own_ && file != file_ && !is_own_(file);
+      const std::string_view library = is_included ? library_of(file) : "";
+      if (!library.empty()) fail_at(file_, line_, "the library " + std::string(library) + " is not emulated");
+      line_ = number - 1;
       if (file != file_) own_ = is_own_(file);
       file_ = file;
     }
@@ -133,13 +169,15 @@ class Scanner {
   int line_ = 1;
   bool own_ = false;
   std::vector<Token> tokens_;
+  std::set<std::string_view> known_;
   std::vector<size_t> open_;  // brackets
 };
 
 // Replaces tokens and nothing between them, so that all newlines and line markers stay.
 class Translator {
  public:
-  explicit Translator(std::vector<Token> tokens) : tokens_(std::move(tokens)) {
+  Translator(std::vector<Token> tokens, std::set<std::string_view> known)
+      : tokens_(std::move(tokens)), known_(std::move(known)) {
     for (const Token& token : tokens_) becomes_.emplace_back(token.text);
   }
 
@@ -151,6 +189,7 @@ class Translator {
       if (in(text(i), {"cudaLaunchKernel", "cudaLaunchCooperativeKernel"})) take_kernel_itself(i);
       if (text(i) == "__noinline__" && !is_in_attribute(i)) becomes_[i] = "__attribute__((noinline))";
       if (in(text(i), {"asm", "__asm", "__asm__"})) inline_ptx(i);
+      if (is_name_of_cuda(text(i))) name_of_cuda(i);
     }
     std::string translated;
     const char* copied = preprocessed.data();
@@ -204,8 +243,17 @@ class Translator {
   }
 
   [[noreturn]] void fail(size_t i, const std::string& sentence) const {
-    throw TranslationError(std::string(tokens_[i].file) + ":" + std::to_string(tokens_[i].line) + ": " +
-                           sentence);
+    fail_at(tokens_[i].file, tokens_[i].line, sentence);
+  }
+
+  // What neither the emulator's headers nor the user has declared would be a screenful of g++'s errors. A
+  // name of the user's own stands behind a type, and members stand behind their object.
+  void name_of_cuda(size_t i) {
+    const bool is_declared = (is_name(i - 1) || in(text(i - 1), {"*", "&", ">"})) &&
+                             in(text(i + 1), {"(", ")", "[", "{", "=", ";", ",", ":", ">"}) &&
+                             !in(text(i - 1), {"case", "delete", "goto", "new", "throw"});
+    if (is_declared || in(text(i - 1), {".", "->", "::"})) known_.insert(text(i));
+    if (!known_.contains(text(i))) fail(i, "the emulator has no " + std::string(text(i)));
   }
 
   // ---------------------------------------------------------------- __global__
@@ -482,27 +530,34 @@ class Translator {
   void dynamic_shared(size_t marker, const Declaration& declaration) {
     const std::vector<size_t>& words = declaration.plain;
     const auto bracket = std::ranges::find(words, "[", [&](size_t i) { return text(i); });
-    if (bracket - words.begin() < 2 || words.end() - bracket < 2 || text(bracket[1]) != "]" ||
-        !is_name(bracket[-1]) || (words.end() - bracket > 2 && text(bracket[2]) != "["))
+    const bool is_object = is_in_function(marker) && is_one_object(words);
+    if (!is_object && (bracket - words.begin() < 2 || words.end() - bracket < 2 || text(bracket[1]) != "]" ||
+                       !is_name(bracket[-1]) || (words.end() - bracket > 2 && text(bracket[2]) != "[")))
       fail(marker, "dynamic shared memory is one array of unknown length: extern __shared__ float name[];");
-    const std::string type = joined({words.begin(), bracket - 1}), name(text(bracket[-1]));
-    const std::string row = joined({bracket + 2, words.end()});  // [33] of name[][33]
+    const auto name_at = is_object ? words.end() - 1 : bracket - 1;
+    const std::string type = joined({words.begin(), name_at}), name(text(*name_at));
+    const std::string row = is_object ? "" : joined({bracket + 2, words.end()});  // [33] of name[][33]
     const auto pointer_to = [&](const std::string& what) {
       return type + (row.empty() ? "*" + what : " (*" + what + ")" + row);
     };
     std::string pointer = pointer_to(" const " + name);
-    // With one element, it says how the memory is aligned.
+    // With one element or object, it says how the memory is aligned.
     const std::string array = "flashsteps_dynamic_" + std::to_string(marker);
     std::string first = "struct " + array + " { " + joined(declaration.alignments) + " ";
     for (const size_t i : declaration.all) {
       const bool is_specifier = in(text(i), {"extern", "static", "__flashsteps_shared__"});
       if (is_specifier || std::ranges::count(declaration.alignments, i) > 0) continue;
-      first += std::string(text(i)) + (i == *bracket ? "1" : in(text(i), {"[", "::"}) ? "" : " ");
+      first += std::string(text(i)) + (!is_object && i == *bracket ? "1"
+                                       : in(text(i), {"[", "::"})  ? ""
+                                                                   : " ");
     }
     first += "; };";
-    if (is_in_function(marker)) {
-      pointer = first + " " + pointer + " = reinterpret_cast<" + pointer_to("") +
-                ">(::emulator::program::dynamic<" + array + ">())";
+    const std::string memory =
+        "reinterpret_cast<" + pointer_to("") + ">(::emulator::program::dynamic<" + array + ">())";
+    if (is_object) {
+      pointer = first + " " + type + "& " + name + " = *" + memory;
+    } else if (is_in_function(marker)) {
+      pointer = first + " " + pointer + " = " + memory;
     } else {  // there no initialiser would find the running CTA's: it is the same variable by another name
       pointer = "extern constinit thread_local " + pointer +
                 " __asm__(\"_ZN8emulator4cuda4smemE\") __attribute__((tls_model(\"initial-exec\"))); " +
@@ -523,6 +578,16 @@ class Translator {
     for (const size_t i : range(marker, close + 1)) becomes_[i] = "";
     const size_t body = body_behind(close);
     if (text(body) == "{") becomes_[body] += " ::emulator::program::cluster_dims<" + dims + ">();";
+  }
+
+  // extern __shared__ Tiles<64, 32> tiles; is no array.
+  bool is_one_object(const std::vector<size_t>& words) const {
+    int depth = 0;
+    for (const size_t i : words) {
+      depth += (text(i) == "<") - (text(i) == ">");
+      if (text(i) == "[" || (text(i) == "," && depth == 0)) return false;
+    }
+    return words.size() >= 2 && is_name(words.back());
   }
 
   Declaration declaration_around(size_t marker) const {
@@ -638,6 +703,7 @@ class Translator {
   }
 
   std::vector<Token> tokens_;
+  std::set<std::string_view> known_;  // names of CUDA's
   std::vector<std::string> becomes_;  // what stands in each one's place
 };
 
@@ -645,12 +711,14 @@ class Translator {
 
 std::string translate(std::string_view preprocessed,
                       const std::function<bool(std::string_view path)>& is_own) {
-  return Translator(Scanner(preprocessed, is_own).tokens()).translate(preprocessed);
+  Scanner scanner(preprocessed, is_own);
+  std::vector<Token> tokens = scanner.tokens();
+  return Translator(std::move(tokens), scanner.known()).translate(preprocessed);
 }
 
 std::vector<std::string> find_kernels(std::string_view preprocessed,
                                       const std::function<bool(std::string_view path)>& is_own) {
-  return Translator(Scanner(preprocessed, is_own).tokens()).kernels();
+  return Translator(Scanner(preprocessed, is_own).tokens(), {}).kernels();
 }
 
 }  // namespace flashsteps

@@ -234,7 +234,8 @@ __global__ void sum(volatile float* out, int n) {
 }
 int main() { sum<<<1, 1>>>(nullptr, 0); }
 """
-    assert emulate(tmp_path, text, "program.cu").returncode == 0
+    done = emulate(tmp_path, text, "program.cu")
+    assert done.returncode == 0 and not done.stderr
 
 
 @pytest.mark.parametrize(
@@ -242,6 +243,7 @@ int main() { sum<<<1, 1>>>(nullptr, 0); }
     [
         ('__global__ void f() { asm("vadd 0;"); }', "program.cu:1: PTX: the emulator does not know `vadd 0`"),
         ("int main() { return x; }", "program.cu:1:21: error: 'x' was not declared"),
+        ("int f();\nint main() { return f(); }", "a program is one file, which may #include others"),
         (
             "__global__ void f() {}\nint main() { void* g = (void*)f; cudaLaunchKernel(g, 1, 32, nullptr); }",
             "program.cu:2:50: error: call to 'emulator::cuda::cudaLaunchKernel' declared with attribute error: "

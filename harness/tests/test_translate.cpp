@@ -332,6 +332,9 @@ TEST_CASE("translate: what cannot be translated") {
   for (const char* text : {"<<<1, 2>>>();", "x = <<<1, 2>>>();", "3<<<1, 2>>>();", "else <<<1, 2>>>();",
                            "> <<<1, 2>>>();", "(a > <<<1, 2>>>();", ")<<<1, 2>>>();", "a::<<<1, 2>>>();"})
     CHECK(refusal_of(text) == "a.cu:1: there is no kernel in front of <<<");
+  CHECK(tidied(
+            translated("void f() { extern __attribute__((aligned(8))) __flashsteps_shared__ S<1, 2> s; }")) ==
+        tidied("void f() { S<1, 2>& s = *reinterpret_cast<S<1, 2>*>(::emulator::program::smem)  ; }"));
   const std::string dynamic =
       "dynamic shared memory is one array of unknown length: extern __shared__ float name[];";
   for (const char* text :
@@ -386,6 +389,30 @@ TEST_CASE("translate: PTX that the emulator does not know is named at its line")
   CHECK(refusal_of("# 40 \"a.cu\"\n__asm__ __volatile__ (\"{ .reg .b32 x;\"\n\" vadd  x; }\");") ==
         "a.cu:40: PTX: the emulator does not know `vadd x`");
   CHECK(refusal_of("asm(R\"(\nvadd 0;)\");") == "a.cu:1: PTX: the emulator does not know `vadd 0`");
+}
+
+TEST_CASE("translate: CUDA's names that no header has, and libraries") {
+  const std::string header =
+      "# 1 \"/usr/cuda.h\" 1\nvoid cudaMalloc(void**, unsigned long);\n# 2 \"a.cu\" 2\n";
+  CHECK(refusal_of(header + "void f() { cudaMalloc(&p, 1); cudaGraphCreate(&graph, 0); }") ==
+        "a.cu:2: the emulator has no cudaGraphCreate");
+  CHECK(refusal_of("\nvoid f(cudaTextureObject_t t, const cudaGraph_t& g);") ==
+        "a.cu:2: the emulator has no cudaTextureObject_t");
+  CHECK(refusal_of("const cudaGraph_t& graph = its;") == "a.cu:1: the emulator has no cudaGraph_t");
+  CHECK(refusal_of("float x = tex2D<float>(t, 1, 2);") == "a.cu:1: the emulator has no tex2D");
+  CHECK(refusal_of("CUcontext context;") == "a.cu:1: the emulator has no CUcontext");
+  for (const char* own :
+       {"void cudaCheck(int e) {}\nint x = cudaCheck(2);", "int cudaTime = 0; int y = cudaTime;",
+        "T* cuBuffer; f(cuBuffer);", "vec<T> cuBuffer; f(cuBuffer);", "its.cuSize + cuda::cuX;",
+        "current.texture3D(1); CUDA_CHECK(x); custom(cudamalloc); text2D(surface);"})
+    CHECK(is_unchanged(own));
+
+  const std::string library = "# 1 \"/usr/include/cublas_v2.h\" 1\n\n# 2 \"a.cu\" 2\n";
+  CHECK(refusal_of("\n\n" + library) == "a.cu:3: the library cublas is not emulated");
+  CHECK(refusal_of("# 1 \"/usr/a/thrust/b/sort.h\" 1\n") == "a.cu:1: the library thrust is not emulated");
+  CHECK(refusal_of("# 1 \"/usr/b.h\" 1\n" + library) == "");  // it is no program that includes it
+  const auto all = [](std::string_view) { return true; };
+  CHECK(contains(translate(kMarker + library, all), "cublas"));  // somebody's own that is called so
 }
 
 TEST_CASE("translate: a small program") {

@@ -25,6 +25,11 @@ class thread_block {
 };
 
 inline thread_block this_thread_block() { return {}; }
+template <unsigned SIZE>
+struct block_tile_memory {
+  static_assert(SIZE == 0, "a tile of several warps is not emulated");
+};
+inline thread_block this_thread_block(auto& /* block_tile_memory */) { return {}; }
 
 // A group's shuffle takes any type that is only bytes, such as a struct, and moves it in parts.
 template <typename T>
@@ -129,6 +134,13 @@ thread_block_tile<SIZE, thread_block_tile<PARENT_SIZE>> tiled_partition(
   static_assert(SIZE <= PARENT_SIZE, "a tile is no larger than what it is a part of");
   return {};
 }
+
+// Groups of the lanes that have the same value.
+auto labeled_partition(const auto& group, auto label) {
+  static_assert(sizeof(label) == 0, "groups of lanes with the same value are not emulated");
+  return group;
+}
+auto binary_partition(const auto& group, bool predicate) { return labeled_partition(group, predicate); }
 
 template <typename Group>
 void sync(const Group& group, Location at = Location::current()) {
