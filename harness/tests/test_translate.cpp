@@ -218,11 +218,12 @@ TEST_CASE("translate: static shared memory outside of functions") {
 }
 
 TEST_CASE("translate: a launch by cudaLaunchKernel takes the kernel without a cast") {
-  CHECK(tidied(translated("check(cudaLaunchKernel((void *)f<int>, 1, 32, a));")) ==
-        tidied("check(cudaLaunchKernel(f<int>, 1, 32, a));"));
-  CHECK(tidied(translated("cudaLaunchCooperativeKernel((const void*)f, 1, 32, a);")) ==
-        tidied("cudaLaunchCooperativeKernel(f, 1, 32, a);"));
-  CHECK(is_unchanged("cudaLaunchKernel((f), 1, 32, a);"));
+  const std::string known = "int cudaLaunchKernel(); int cudaLaunchCooperativeKernel(); ";
+  CHECK(tidied(translated(known + "check(cudaLaunchKernel((void *)f<int>, 1, 32, a));")) ==
+        tidied(known + "check(cudaLaunchKernel(f<int>, 1, 32, a));"));
+  CHECK(tidied(translated(known + "cudaLaunchCooperativeKernel((const void*)f, 1, 32, a);")) ==
+        tidied(known + "cudaLaunchCooperativeKernel(f, 1, 32, a);"));
+  CHECK(is_unchanged(known + "cudaLaunchKernel((f), 1, 32, a);"));
 }
 
 TEST_CASE("translate: the cluster of a kernel") {
@@ -334,7 +335,9 @@ TEST_CASE("translate: what cannot be translated") {
     CHECK(refusal_of(text) == "a.cu:1: there is no kernel in front of <<<");
   CHECK(tidied(
             translated("void f() { extern __attribute__((aligned(8))) __flashsteps_shared__ S<1, 2> s; }")) ==
-        tidied("void f() { S<1, 2>& s = *reinterpret_cast<S<1, 2>*>(::emulator::program::smem)  ; }"));
+        tidied("void f() { struct flashsteps_dynamic_15 { __attribute__((aligned(8))) S < 1,2 > s; }; S<1, "
+               "2>& s = "
+               "*reinterpret_cast<S<1, 2>*>(::emulator::program::dynamic<flashsteps_dynamic_15>()) ; }"));
   const std::string dynamic =
       "dynamic shared memory is one array of unknown length: extern __shared__ float name[];";
   for (const char* text :
