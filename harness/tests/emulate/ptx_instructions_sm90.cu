@@ -136,8 +136,9 @@ __device__ void products() {
 
 // B[k][n] = n + 2 k is 16 x 16 without a swizzle: core matrices of 8 rows of 16 bytes. From one to the next
 // it is 256 bytes along K and 640 along N, whichever of the two the rows run along.
+// `ones` comes from afar: ptxas 13.0 negates a constant as if it were one integer, and not two halves.
 template <bool ROWS_ALONG_N>
-__device__ __forceinline__ void products_without_swizzle() {
+__device__ __forceinline__ void products_without_swizzle(uint32_t ones) {
   extern __shared__ __align__(1024) unsigned char smem[];
   constexpr int kAlongK = 256, kAlongN = 640;
   const uint64_t desc =
@@ -150,7 +151,6 @@ __device__ __forceinline__ void products_without_swizzle() {
   }
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncthreads();
-  const uint32_t ones = 0x3c003c00;
   float d[8] = {1, 1, 1, 1, 1, 1, 1, 1};
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
   asm volatile(  // D - A B
@@ -218,13 +218,13 @@ __device__ void changed_tensor_map(const CUtensorMap* map_of_sums, CUtensorMap* 
 
 __global__ void __launch_bounds__(128, 1)
     check_all(const float* in, float* sums, half* counts, const __grid_constant__ CUtensorMap map_of_sums,
-              CUtensorMap* changed, float* elsewhere) {
+              CUtensorMap* changed, float* elsewhere, uint32_t ones) {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(128));
   mbarriers(in);
   warps_and_clusters();
   products();
-  products_without_swizzle<false>();
-  products_without_swizzle<true>();
+  products_without_swizzle<false>(ones);
+  products_without_swizzle<true>(ones);
   reductions(sums, &map_of_sums, counts);
   changed_tensor_map(&map_of_sums, changed, elsewhere);
 }
@@ -254,7 +254,7 @@ int main() {
   cudaMallocManaged(&changed, sizeof(CUtensorMap));
   cudaMallocManaged(&counts, 128 * sizeof(half));
   for (int i = 0; i < 128; i++) in[i] = i, sums[i] = 1000, counts[i] = __float2half(0), elsewhere[i] = -1;
-  check_all<<<2, 128, 2048>>>(in, sums, counts, make_map(sums), changed, elsewhere);
+  check_all<<<2, 128, 2048>>>(in, sums, counts, make_map(sums), changed, elsewhere, 0x3c003c00);
   unsigned wrong = 1;
   cudaMemcpyFromSymbol(&wrong, num_wrong, sizeof(wrong));
   for (int i = 0; i < 128; i++) wrong += sums[i] != 1000 + 4 * i || __half2float(counts[i]) != 2;
