@@ -38,15 +38,16 @@ ADVICE = {"ptx_instructions_sm90": [("notice", "mbarrier-init-fence")]}  # which
 WRONG = {
     "barrier_missing_wait": [
         ("arrives<<<", "race-shared", "is not ordered after the read", ["// a copy", "// before the wait"]),
-        ("reads<<<", "race-shared", "race on shared memory at `tile`", ["// a group's copy", "// and no wait"]),
+        ("reads<<<", "missing-wait", "is a cp.async.wait_group missing", ["// a group's copy", "// and no wait"]),
+        ("reads<<<", "race-shared", "Is a __syncwarp()", ["// a group's copy", "// and no wait"]),
     ],
     "byte_race": [
         ("rotate<<<", "race-shared", "is not ordered after", ["tile[threadIdx.x] = data", "= tile[(threadIdx"])
     ],
     "missing_cluster_waits": [
-        ("neighbours<<<", "cluster-misuse", "of the cluster has exited, and its shared memory with it", ["// of a CTA that may be"]),
+        ("neighbours<<<", "cluster-misuse", "has exited, and its shared memory with it", ["// of a CTA that may be"]),
         ("overwrites<<<", "race-shared", "race on shared memory at `tile`", ["// before", "// or behind this"]),
-        ("without_grid_sync, dim3", "race-global", "race between CTAs on global memory", ["by each block", "of the other block"]),
+        ("without_grid_sync, dim3", "race-global", "race between CTAs", ["by each block", "of the other block"]),
     ],
     "device_asserts": [
         ("asserts<<<", "device-assert", "the assertion `int(threadIdx.x) < n` does not hold", ["// a promise"]),
@@ -59,7 +60,7 @@ WRONG = {
     ],
     "out_of_bounds": [
         ("fill<<<", "out-of-bounds-global", "0 bytes after the end of an allocation of 4000 bytes", ["if (i <= n)"]),
-        ("shift<<<", "out-of-bounds-shared", "smem + 0, but the launch asked for 0 bytes, and the 512 of __shared__ variables", ["neighbour"]),
+        ("shift<<<", "out-of-bounds-shared", "for 0 bytes, and the 512 of __shared__ variables", ["neighbour"]),
     ],
     "ptx_missing_wait": [
         ("sum_tiles<<<", "missing-wait", "last cp.async.wait_group leaves it", ["tiles[tile % 2][i]", "cp.async.ca"]),
