@@ -2,7 +2,7 @@
 # All tests that can run here, or those of some steps. Sections go on after a failure, so that one run shows everything.
 #   bash scripts/test.sh [--all] [STEP...]
 # A STEP may be the beginning of a name, as v05. Its kernel is built and checked, its variants and commands are run, its
-# lesson and its compile checks are looked at. With --all, nvcc compiles the ablations, too.
+# lesson and its compile checks are looked at. With --all, nvcc compiles the ablations, too, and for the newest GPUs.
 # The last line is `N passed, M failed`, counted in sections; the exit status is 0 only when M is 0.
 # For those who start it with sh.
 [ -n "${BASH_VERSION:-}" ] || exec bash -- "$0" "$@"
@@ -204,7 +204,7 @@ if have aarch64-linux-gnu-g++; then
 else
   not_here "aarch64 build" "no aarch64-linux-gnu-g++ (apt-get install -y g++-aarch64-linux-gnu)"
 fi
-compile_checks compile_checks
+compile_checks "compile_checks${ablations:+_all}"
 if [ "$gpu" = yes ]; then
   section "GPU tests" ctest --test-dir build/ci -L gpu --no-tests=error --output-on-failure
 else
