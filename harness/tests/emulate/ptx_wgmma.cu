@@ -12,8 +12,8 @@ constexpr int STAGES = 2;
 using bf16 = __nv_bfloat16;
 
 struct SharedStorage {
-  alignas(1024) bf16 A[STAGES][BM * BK];
-  alignas(1024) bf16 B[STAGES][BN * BK];
+  alignas(128) bf16 A[STAGES][BM * BK];
+  alignas(128) bf16 B[STAGES][BN * BK];
   alignas(8) uint64_t full[STAGES];
 };
 
@@ -79,9 +79,9 @@ __device__ void wgmma_m64n64k16(float (&d)[8][4], uint64_t desc_a, uint64_t desc
 
 __global__ void __launch_bounds__(128)
     gemm(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b, float* C,
-         int N, int K) {
+         int N, int K, int offset) {
   extern __shared__ __align__(1024) uint8_t smem[];
-  SharedStorage& s = *reinterpret_cast<SharedStorage*>(smem);
+  SharedStorage& s = *reinterpret_cast<SharedStorage*>(smem + offset);
   const int m0 = blockIdx.y * BM, n0 = blockIdx.x * BN;
 
   if (threadIdx.x == 0) {
@@ -147,15 +147,19 @@ int main() {
   cudaMallocManaged(&C, M * N * sizeof(float));
   for (int i = 0; i < M * K; i++) A[i] = __float2bfloat16((rand() % 17 - 8) / 8.0f);
   for (int i = 0; i < N * K; i++) B[i] = __float2bfloat16((rand() % 17 - 8) / 8.0f);
-  cudaFuncSetAttribute(gemm, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SharedStorage));
-  gemm<<<dim3(N / BN, M / BM), 128, sizeof(SharedStorage)>>>(make_map(A, M, K), make_map(B, N, K), C, N, K);
-  cudaDeviceSynchronize();
   bool right = true;
-  for (int m = 0; m < M; m++) {
-    for (int n = 0; n < N; n++) {
-      float sum = 0;
-      for (int k = 0; k < K; k++) sum += __bfloat162float(A[m * K + k]) * __bfloat162float(B[n * K + k]);
-      right = right && C[m * N + n] == sum;  // these products and sums are exact
+  for (const int offset : {0, 384}) {  // the tiles begin in row 0 of the swizzle's pattern, or in row 3
+    const int bytes = offset + sizeof(SharedStorage);
+    cudaFuncSetAttribute(gemm, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaMemset(C, 0xff, M * N * sizeof(float));
+    gemm<<<dim3(N / BN, M / BM), 128, bytes>>>(make_map(A, M, K), make_map(B, N, K), C, N, K, offset);
+    cudaDeviceSynchronize();
+    for (int m = 0; m < M; m++) {
+      for (int n = 0; n < N; n++) {
+        float sum = 0;
+        for (int k = 0; k < K; k++) sum += __bfloat162float(A[m * K + k]) * __bfloat162float(B[n * K + k]);
+        right = right && C[m * N + n] == sum;  // these products and sums are exact
+      }
     }
   }
   printf(right ? "ok\n" : "wrong\n");
