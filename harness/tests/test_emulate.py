@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,13 @@ RUNS = [{"mode": "early"}, {"mode": "late"}, {"mode": "random", "seed": 1}, {"mo
 RULES = re.findall(r'^    \{"([\w-]+)", Bug::', (ROOT / "common/emulator/rules.h").read_text(), re.MULTILINE)
 
 
+def is_sm90_here() -> bool:
+    if shutil.which("nvcc") is None or shutil.which("nvidia-smi") is None:
+        return False
+    query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True).stdout.startswith("9.0")
+
+
 def line_of(program: str, text: str) -> str:
     """"missing_barrier.cu:8": where this text stands, and nowhere else."""
     lines = (PROGRAMS / f"{program}.cu").read_text().splitlines()
@@ -112,6 +120,14 @@ def test_a_right_program_says_what_it_says_on_a_gpu(program: str) -> None:
     said = [annotation(line) for line in done.stderr.splitlines()]
     assert [each and each[::2] for each in said] == ADVICE.get(program, []), done.stderr
     assert done.stdout.splitlines()[-1] == "ok"
+
+
+@pytest.mark.skipif(not is_sm90_here(), reason="no nvcc, or no GPU of sm_90")
+@pytest.mark.parametrize("program", RIGHT)
+def test_a_right_program_is_right_on_a_gpu(program: str, tmp_path: Path) -> None:
+    nvcc = ["nvcc", "-gencode", "arch=compute_90a,code=sm_90a", "-std=c++17", "-o", str(tmp_path / program)]
+    subprocess.run([*nvcc, str(PROGRAMS / f"{program}.cu")], check=True)
+    assert run(tmp_path / program).stdout.splitlines()[-1] == "ok"
 
 
 def named(line: str) -> set[str]:
