@@ -502,11 +502,12 @@ enum cudaLaunchAttributeID {
   cudaLaunchAttributeClusterSchedulingPolicyPreference = 5,
   cudaLaunchAttributeProgrammaticStreamSerialization = 6,
   cudaLaunchAttributePriority = 8,
+  cudaLaunchAttributePreferredClusterDimension = 11,
 };
 union cudaLaunchAttributeValue {
   struct {
     unsigned x, y, z;
-  } clusterDim;
+  } clusterDim, preferredClusterDim;
   int cooperative, programmaticStreamSerializationAllowed, priority, clusterSchedulingPolicyPreference;
 };
 struct cudaLaunchAttribute {

@@ -1080,6 +1080,7 @@ FLASHSTEPS_PTX void nanosleep_u32(Location, const T&) {
   nap();
 }
 FLASHSTEPS_PTX void trap(Location at) { emulator::trap(at); }
+FLASHSTEPS_PTX void brkpt(Location at) { emulator::trap(at); }  // no debugger is there
 FLASHSTEPS_PTX void griddepcontrol_wait(Location) { flashsteps::griddepcontrol_wait(); }
 FLASHSTEPS_PTX void griddepcontrol_launch_dependents(Location) {}
 

@@ -129,6 +129,7 @@ constexpr std::string_view kKnown[] = {
     "fence<|.acq_rel|.sc|.acquire|.release>(.cta|.cluster|.gpu|.sys)",
     "nanosleep.u32",
     "trap",
+    "brkpt",
     "griddepcontrol(.wait|.launch_dependents)",
 
     // Tensor cores of sm_80
