@@ -100,6 +100,11 @@ void (*receive_finding)(Location launch, const Report& report) = print_finding;
 
 namespace program {
 
+void stop(const char* why) {
+  const InRuntime in_runtime;
+  give_up(why);
+}
+
 void choose_order(AsyncMode mode, uint64_t seed) {
   std::call_once(options_are_set, [] {});
   set_order(mode, seed);

@@ -430,6 +430,9 @@ cudaError_t cudaOccupancyMaxPotentialBlockSize(int* min_grid_size, int* block_si
 
 namespace emulator::program {
 
+// Ends the program with this sentence, where it comes to what the emulator has not.
+[[noreturn]] void stop(const char* why);
+
 // Runs body(arguments) once per thread. A bug in it goes to stderr and becomes the exit status, and the
 // program goes on, so that a later launch can show another one.
 void run(Location at, cuda::dim3 grid, cuda::dim3 block, size_t smem_bytes, void (*body)(void*),

@@ -32,8 +32,8 @@ bool is_letter(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$' || (c & 0x80) != 0;
 }
 
-[[noreturn]] void fail_at(std::string_view file, int line, const std::string& sentence) {
-  throw TranslationError(std::string(file) + ":" + std::to_string(line) + ": " + sentence);
+std::string sentence_of(std::string_view file, int line, const std::string& sentence) {
+  return std::string(file) + ":" + std::to_string(line) + ": " + sentence;
 }
 
 // cudaMalloc, cuInit, CUdevice, tex2D, surf1Dread
@@ -118,7 +118,9 @@ class Scanner {
       const std::string_view file = line.substr(quote + 1, last_quote - quote - 1);
       const bool is_included = own_ && file != file_ && !is_own_(file);
       const std::string_view library = is_included ? library_of(file) : "";
-      if (!library.empty()) fail_at(file_, line_, "the library " + std::string(library) + " is not emulated");
+      if (!library.empty())
+        throw TranslationError(
+            sentence_of(file_, line_, "the library " + std::string(library) + " is not emulated"));
       line_ = number - 1;
       if (file != file_) own_ = is_own_(file);
       file_ = file;
@@ -182,6 +184,9 @@ class Translator {
   }
 
   std::string translate(std::string_view preprocessed) {
+    // The first line is a marker of the file that g++ was given.
+    const size_t quote = preprocessed.find('"') + 1;
+    main_file_ = preprocessed.substr(quote, preprocessed.find('"', quote) - quote);
     for (size_t i = 0; i < tokens_.size(); ++i) {
       if (is_launch(i)) launch(i);
       if (text(i) == "__flashsteps_shared__") shared(i);
@@ -243,7 +248,10 @@ class Translator {
   }
 
   [[noreturn]] void fail(size_t i, const std::string& sentence) const {
-    fail_at(tokens_[i].file, tokens_[i].line, sentence);
+    throw TranslationError(sentence_at(i, sentence));
+  }
+  std::string sentence_at(size_t i, const std::string& sentence) const {
+    return sentence_of(tokens_[i].file, tokens_[i].line, sentence);
   }
 
   // What neither the emulator's headers nor the user has declared would be a screenful of g++'s errors. A
@@ -678,7 +686,9 @@ class Translator {
     try {
       translated = translate_ptx(statement);
     } catch (const PtxError& error) {
-      fail(word, error.what());
+      // Libraries of headers have instructions that no kernel of this program executes.
+      if (tokens_[word].file == main_file_) fail(word, error.what());
+      translated = "::emulator::program::stop(R\"ptx(" + sentence_at(word, error.what()) + ")ptx\")";
     }
     for (const size_t token : range(word, close + 1)) becomes_[token] = "";
     becomes_[word] = translated.empty() ? "__asm__ __volatile__(\"\" : : : \"memory\")" : translated;
@@ -704,6 +714,7 @@ class Translator {
 
   std::vector<Token> tokens_;
   std::set<std::string_view> known_;  // names of CUDA's
+  std::string_view main_file_;
   std::vector<std::string> becomes_;  // what stands in each one's place
 };
 

@@ -324,6 +324,15 @@ TEST_CASE("translate: a user's header is the user's") {
   CHECK(contains(text, "g<<<1,2>>>();"));
 }
 
+TEST_CASE("translate: unknown PTX in a header stops who executes it") {
+  const std::string text = "void f() { asm(\"vadd 0;\"); }";
+  CHECK(refusal_of(text) == "a.cu:1: PTX: the emulator does not know `vadd 0`");
+  const std::string in_header = translate("# 1 \"main.cu\"\n" + kMarker + text, is_own);
+  CHECK(in_header.find(
+            "::emulator::program::stop(R\"ptx(a.cu:1: PTX: the emulator does not know `vadd 0`)ptx\")") !=
+        std::string::npos);
+}
+
 TEST_CASE("translate: what cannot be translated") {
   const std::string launch =
       "a launch is kernel<<<grid, block, bytes, stream>>>(arguments), where bytes and stream may be missing";
