@@ -156,21 +156,29 @@ cuda::uint3 cluster_dim() {
   return {size.x, size.y, size.z};
 }
 
-void* in_cluster(const void* shared, int cta_rank, Location at) {
-  const InRuntime in_runtime;
-  constexpr const char* kOp = "map_shared_rank";
-  const Cta& its = *cta->cluster->ctas[size_t(rank_of_shared(shared, at))];
-  const Cta& to = cta_of_cluster(kOp, cta_rank, at);
-  return to.smem + (uintptr_t(shared) - uintptr_t(its.smem));
-}
+namespace {
 
-int rank_of_shared(const void* shared, Location at) {
+const Cta& owner_of(const void* shared, Location at) {
   const Cta* const its = cta_with(uintptr_t(shared));
   if (its == nullptr) {
     fail(Bug::kSharedOutOfBounds, *self)
         << "the address at " << at << " is not in the cluster's shared memory";
   }
-  return its->rank;
+  return *its;
+}
+
+}  // namespace
+
+void* in_cluster(const void* shared, int cta_rank, Location at) {
+  const InRuntime in_runtime;
+  const Cta &from = owner_of(shared, at), &to = cta_of_cluster("map_shared_rank", cta_rank, at);
+  return to.smem + (uintptr_t(shared) - uintptr_t(from.smem));
+}
+
+int rank_of_shared(const void* shared, Location at) {
+  const InRuntime in_runtime;
+  const int rank = owner_of(shared, at).rank;
+  return is_cooperative_launch() ? 0 : rank;
 }
 
 // Whatever the threads of a CTA have done, one of them may tell the others of the grid.

@@ -69,9 +69,9 @@ void release_in_kernel(void* block, void* caller) {
   if (block == nullptr) return;
   const InRuntime in_runtime;
   if (heap.release(block)) return;
-  fail(Bug::kGlobalOutOfBounds, *self)
-      << "free() at " << describe(uintptr_t(caller)) << " of " << describe_address(uintptr_t(block))
-      << ", which is free, or which no malloc() of a kernel has returned";
+  fail(rule_named("heap-misuse"), *self) << "free() at " << Place{.pc = uintptr_t(caller)} << " of "
+                                         << ReportWriter::Address{describe_address(uintptr_t(block))}
+                                         << ", which is free, or which no malloc() of a kernel has returned";
 }
 
 }  // namespace
@@ -121,7 +121,7 @@ FLASHSTEPS_SIZED_DELETE(_ZdaPvm)
   if (!in_kernel()) __real___assert_fail(condition, file, line, function);
   const emulator::InRuntime in_runtime;
   emulator::assertion_failed = true;
-  emulator::fail(emulator::Bug::kTrap, *emulator::self)
+  emulator::fail(emulator::rule_named("device-assert"), *emulator::self)
       << "the assertion `" << condition << "` does not hold, at " << emulator::Location{file, line};
   __builtin_unreachable();
 }

@@ -29,11 +29,13 @@ std::string list(const Items& items, Write write) {
   return "[" + json + "]";
 }
 
-// "kernel.cu:42"; a path may have a colon, too.
+// "kernel.cu:42"; a path may have a colon, too, and of code without lines there is nothing else.
 std::string place_as_json(const std::string& place) {
-  const size_t colon = place.rfind(':');
-  if (colon == std::string::npos) return "{\"file\": " + quoted(place) + "}";  // of code without lines
-  return "{\"file\": " + quoted(place.substr(0, colon)) + ", \"line\": " + place.substr(colon + 1) + "}";
+  const size_t colon = place.rfind(':'), digits = colon + 1;
+  const bool has_line = colon != place.npos && digits < place.size() &&
+                        place.find_first_not_of("0123456789", digits) == place.npos;
+  if (!has_line) return "{\"file\": " + quoted(place) + "}";
+  return "{\"file\": " + quoted(place.substr(0, colon)) + ", \"line\": " + place.substr(digits) + "}";
 }
 
 // The keys are those of the report that harness/emulate/findings.cpp makes of it.

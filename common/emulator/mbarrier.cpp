@@ -231,7 +231,7 @@ void check_bytes(const char* op, int number, int bytes, Location at) {
 
 void arrive_in_cluster(uint64_t* barrier, int cta_rank, int bytes, bool relaxed, Location at, uintptr_t pc) {
   constexpr const char* kOp = "mbarrier.arrive.shared::cluster";
-  const bool to_own = cta_rank == cta->rank;
+  const bool to_own = cta_rank == cluster_rank();
   (to_own ? touch_shared : check_shared)(kOp, barrier, kBytes, kBytes, false, pc);
   const InRuntime in_runtime;
   ++cta->counters.mbarrier_arrivals;

@@ -202,7 +202,7 @@ void record_report(Report report) {
 bool is_news(const Rule& rule, const Place& first, const Place& second) {
   if (cta->options.reports == nullptr) return true;
   const auto key = [](const Place& place) {
-    return place.pc != 0 ? place.pc : uintptr_t(place.at.file) + place.at.line;
+    return place.pc != 0 ? place.pc : uintptr_t(place.at.file) ^ uintptr_t(place.at.line) << 48;
   };
   const auto [low, high] = std::minmax({key(first), key(second)});
   return cta->cluster->known.insert({uintptr_t(&rule), low, high}).second;

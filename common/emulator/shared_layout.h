@@ -32,13 +32,17 @@ class SharedLayout {
   size_t dynamic_begin() const { return dynamic_begin_; }
   size_t dynamic_bytes() const { return dynamic_bytes_; }
   size_t static_bytes() const { return static_bytes_; }
-  // From the CTA's smem, by the running thread.
-  size_t offset_of(SharedVariable& variable);
+  bool has(const SharedVariable& variable) const { return variable.place >> kOffsetBits == launch_; }
+  size_t offset_of(const SharedVariable& variable) const { return uint32_t(variable.place); }  // from smem
+  bool add_late(SharedVariable& variable);    // by the running thread. False: there is no room.
   std::string describe(size_t offset) const;  // "tile + 20 bytes"
 
  private:
-  size_t add(SharedVariable& variable);  // behind all others
+  void add(SharedVariable& variable);    // behind all others
+  bool has_room(size_t more = 0) const;  // for so many bytes more
   std::string too_much() const;          // "" if it is not
+
+  static constexpr int kOffsetBits = 32;
 
   const uint64_t launch_;
   mutable std::mutex mutex_;  // protects the rest

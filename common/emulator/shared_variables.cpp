@@ -180,8 +180,6 @@ uint64_t next_launch() {
   return ++last;
 }
 
-constexpr int kOffsetBits = 32;
-
 }  // namespace
 
 SharedLayout::SharedLayout(const std::vector<SharedVariable*>& variables, size_t dynamic_bytes)
@@ -199,8 +197,12 @@ SharedLayout::SharedLayout(const std::vector<SharedVariable*>& variables, size_t
   if (const std::string why = too_much(); !why.empty()) throw Report(Bug::kLaunch, "cannot launch: " + why);
 }
 
+bool SharedLayout::has_room(size_t more) const {
+  return static_bytes_ + more <= kMaxStaticBytes && bytes_ + more <= kMaxSmemBytes;
+}
+
 std::string SharedLayout::too_much() const {
-  if (static_bytes_ <= kMaxStaticBytes && bytes_ <= kMaxSmemBytes) return "";
+  if (has_room()) return "";
   std::string text;
   for (const auto& [offset, variable] : places_) {
     text += std::string(text.empty() ? "" : ", ") + variable->name + " of " + std::to_string(variable->bytes);
@@ -213,27 +215,20 @@ std::string SharedLayout::too_much() const {
          " that a CTA can have";
 }
 
-size_t SharedLayout::add(SharedVariable& variable) {
+void SharedLayout::add(SharedVariable& variable) {
   const size_t offset = round_up(bytes_, variable.alignment);
   static_bytes_ += offset + variable.bytes - bytes_;
   bytes_ = offset + variable.bytes;
   places_.emplace_back(offset, &variable);
   variable.place = launch_ << kOffsetBits | offset;
-  return offset;
 }
 
-size_t SharedLayout::offset_of(SharedVariable& variable) {
-  const auto is_placed = [&](uint64_t place) { return place >> kOffsetBits == launch_; };
-  const auto offset = [](uint64_t place) { return size_t(uint32_t(place)); };
-  if (const uint64_t place = variable.place; is_placed(place)) return offset(place);
-  std::string why;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!is_placed(variable.place)) add(variable);
-    why = too_much();
-  }
-  if (!why.empty()) fail(Bug::kLaunch, *self) << why;
-  return offset(variable.place);
+bool SharedLayout::add_late(SharedVariable& variable) {
+  const std::lock_guard lock(mutex_);
+  if (has(variable)) return true;
+  if (!has_room(round_up(bytes_, variable.alignment) + variable.bytes - bytes_)) return false;
+  add(variable);
+  return true;
 }
 
 std::string SharedLayout::describe(size_t offset) const {
@@ -257,9 +252,18 @@ void cover_layout(Cta& which) {
 }
 
 void* shared_variable(SharedVariable& variable) {
-  const size_t offset = cta->launch->layout->offset_of(variable);
-  if (offset + variable.bytes > cta->smem_bytes) cover_layout(*cta);
-  return cta->smem + offset;
+  SharedLayout& layout = *cta->launch->layout;
+  const bool is_there =
+      layout.has(variable) && layout.offset_of(variable) + variable.bytes <= cta->smem_bytes;
+  if (!is_there) [[unlikely]] {
+    const InRuntime in_runtime;  // what it allocates is not the kernel's
+    if (!layout.add_late(variable)) {
+      fail(Bug::kLaunch, *self) << "there is no room in shared memory for " << variable.name << " of "
+                                << variable.bytes << " bytes";
+    }
+    cover_layout(*cta);
+  }
+  return cta->smem + layout.offset_of(variable);
 }
 
 void* dynamic_shared(SharedVariable&) { return cta->smem + cta->launch->layout->dynamic_begin(); }

@@ -230,7 +230,7 @@ int find_mbarrier(const char* op, const uint64_t* barrier, Location at) {
   const Mbarrier& its = (*cta->mbarriers)[number];
   constexpr const Rule& kRule = rule_named("mbarrier-init-fence");
   // Programs often do without, as long as their clusters have one CTA.
-  const bool is_advice = cta->options.reports != nullptr && !cta->has_neighbours;
+  const bool is_advice = cta->options.reports != nullptr && cluster_size() == 1;
   if (!its.known_to_copies && is_news(kRule, {.at = at}, {.at = its.initialised})) {
     Remark(kRule, *self, is_advice) << op << " at " << at << ": the mbarrier initialised at "
                                     << its.initialised << (is_advice ? " may not be" : " is not")
@@ -264,7 +264,7 @@ void start_load(Copy copy, int mbarrier) {
 // Into all CTAs of the mask.
 void load(const char* op, const char* its_barrier, void* shared, const TensorMapShape& map, uint64_t* barrier,
           unsigned cta_mask, BoxOrigin origin, uintptr_t alignment, Location at, uintptr_t pc) {
-  const bool to_own = ((cta_mask >> cta->rank) & 1) != 0;
+  const bool to_own = ((cta_mask >> cluster_rank()) & 1) != 0;
   (to_own ? touch_shared : check_shared)(its_barrier, barrier, sizeof(*barrier), sizeof(*barrier), false, pc);
   const InRuntime in_runtime;
   if (cta_mask == 0) {
@@ -356,7 +356,7 @@ struct Destination {
 Destination destination(void* shared, uint64_t* barrier, unsigned cta_mask, Location at) {
   const Cta* const its = cta_with(uintptr_t(shared));
   if (cta_mask != 0 || its == nullptr || its == cta) {
-    return {shared, barrier, cta_mask != 0 ? cta_mask : 1u << cta->rank};
+    return {shared, barrier, cta_mask != 0 ? cta_mask : 1u << cluster_rank()};
   }
   if (cta_with(uintptr_t(barrier)) != its) {
     const InRuntime in_runtime;
@@ -423,7 +423,7 @@ void tma_load(void* shared, const void* map, uint64_t* barrier, unsigned cta_mas
   const Destination to = destination(shared, barrier, cta_mask, at);
   load(kOp, "the mbarrier of cp.async.bulk.tensor", to.shared, shape, to.barrier, to.cta_mask,
        origin_of(coordinates), box_alignment(shape), at, uintptr_t(__builtin_return_address(0)));
-  const bool to_own = ((to.cta_mask >> cta->rank) & 1) != 0;
+  const bool to_own = ((to.cta_mask >> cluster_rank()) & 1) != 0;
   if (cta->options.race_detector && to_own && is_global(uintptr_t(map), kTensorMapBytes)) {
     const InRuntime in_runtime;
     cta->races->load_reads_map(cta->mbarriers->find(kOp, to.barrier, at), uintptr_t(map),

@@ -1,20 +1,32 @@
-// CTAs of a grid that wait for each other: a cooperative launch, and flags. Prints "ok".
+// CTAs of a grid that wait for each other: a cooperative launch, with a bulk copy, and flags. Prints "ok".
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
 #include <cstdio>
+#include <cuda/barrier>
 
 namespace cg = cooperative_groups;
+
+#pragma nv_diag_suppress static_var_with_dynamic_init
 
 // Each round reads what other CTAs have written in the one before.
 __global__ void diffuse(float* a, float* b, int n, int rounds) {
   __shared__ float edge[2];
+  __shared__ alignas(16) float first[4];  // every CTA has a copy
+  __shared__ cuda::barrier<cuda::thread_scope_block> bar;
+  if (threadIdx.x == 0) init(&bar, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    cuda::device::memcpy_async_tx(first, a, cuda::aligned_size_t<16>(16), bar);
+    (void)cuda::device::barrier_arrive_tx(bar, 1, 16);
+  }
+  bar.wait_parity(false);
   cg::grid_group grid = cg::this_grid();
   for (int k = 0; k < rounds; k++) {
     for (int i = grid.thread_rank(); i < n; i += grid.size()) b[i] = a[i] + a[(i + 77) % n];
     if (threadIdx.x < 2) edge[threadIdx.x] = k;
     grid.sync();
-    if (edge[0] != k || !grid.is_valid()) b[0] = -1;
+    if (edge[0] != k || first[3] != 3 || !grid.is_valid()) b[0] = -1;
     float* last = a;
     a = b;
     b = last;

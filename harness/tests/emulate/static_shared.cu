@@ -48,6 +48,30 @@ __global__ void addresses(unsigned* out, int* sums) {
   sums[0] = int(d) + c[1] + int(f[1] + single) + aligned[1] + int(matrix[1][1]) + bytes[1];
 }
 
+// Of the variable behind a pointer to a function, nobody knows before the kernel has called it.
+using Function = int (*)(int);
+__global__ void find(Function* function) {
+  *function = sum_in_block;
+}
+__global__ void call(const Function* function, int* sums) {
+  __shared__ int own[64];
+  own[threadIdx.x] = threadIdx.x;
+  const int sum = (*function)(own[threadIdx.x]);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+bool is_called() {
+  Function* function;
+  int* sums;
+  cudaMallocManaged(&function, sizeof(Function));
+  cudaMallocManaged(&sums, 64 * sizeof(int));
+  find<<<1, 1>>>(function);
+  for (int k = 0; k < 2; k++) call<<<64, 64>>>(function, sums);
+  bool right = cudaDeviceSynchronize() == cudaSuccess;
+  for (int i = 0; i < 64; i++) right = right && sums[i] == 64 * 63 / 2;
+  return right;
+}
+
 // One variable for each instance; lambdas capture none.
 template <typename T, int N>
 __global__ void reverse(T* data) {
@@ -85,6 +109,6 @@ int main() {
     right = right && out[k] == expected[k];
     if (out[k] != expected[k]) printf("address %d: %u, not %u\n", k, out[k], expected[k]);
   }
-  right = right && is_reversed<float, 64>() && is_reversed<short, 32>();
+  right = right && is_called() && is_reversed<float, 64>() && is_reversed<short, 32>();
   printf(right ? "ok\n" : "wrong\n");
 }
