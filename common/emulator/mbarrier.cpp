@@ -289,8 +289,8 @@ bool try_wait(uint64_t* barrier, int parity, bool cluster_scope, Location at, ui
 void mbarrier_arrive_anywhere(uint64_t* barrier, int bytes, bool relaxed, Location at) {
   const Cta* const its = cta_with(uintptr_t(barrier));
   if (its == nullptr || its == cta) {
-    bytes > 0 ? flashsteps::mbarrier_arrive_expect_tx(barrier, bytes, at)
-              : flashsteps::mbarrier_arrive(barrier, at);
+    bytes != 0 ? flashsteps::mbarrier_arrive_expect_tx(barrier, bytes, at)
+               : flashsteps::mbarrier_arrive(barrier, at);
     return;
   }
   auto* const here = reinterpret_cast<uint64_t*>(cta->smem + (uintptr_t(barrier) - uintptr_t(its->smem)));

@@ -334,9 +334,8 @@ std::string describe_access(size_t bytes, bool write) {
 }
 
 std::string describe_smem_offset(uintptr_t address) {
-  const SharedLayout* const layout = cta->launch->layout;
-  const size_t begin = layout != nullptr ? layout->dynamic_begin() : 0;
-  const intptr_t offset = intptr_t(address - uintptr_t(cta->smem) - begin);
+  const intptr_t offset = intptr_t(address - uintptr_t(cta->smem));
+  if (cta->launch->layout != nullptr) return cta->launch->layout->describe(size_t(offset));
   return offset < 0 ? "smem - " + std::to_string(-offset) : "smem + " + std::to_string(offset);
 }
 
@@ -423,10 +422,11 @@ Space check_access_elsewhere(uintptr_t address, size_t bytes, bool write, const 
   if (StaticShared& shared = static_shared(); shared.block().holds(address, bytes)) {
     if (!write && is_coordinate(address)) return Space::kPrivate;
     if (c.has_neighbours) {
-      fail(Bug::kCluster, *self) << describe_access(bytes, write) << " at " << place
-                                 << ": the emulator cannot tell the __shared__ variables of a cluster's CTAs "
-                                    "apart. Let the kernel lay them out in smem"
-                                 << (c.launch->program != nullptr ? ", or declare them in a function" : "");
+      fail(Bug::kCluster, *self)
+          << describe_access(bytes, write) << " at " << place
+          << ": the emulator cannot tell the __shared__ variables of CTAs apart that run together. "
+          << ReportWriter::Advice()
+          << word("Let the kernel lay them out in smem", "Declare them in a function, and not at file scope");
     }
     shared.touch(address, bytes);
     shared.check_size(address);
