@@ -472,9 +472,11 @@ inline void SharedRaces::access_cell(Cell& cell, uintptr_t address, const Fiber&
   // Whatever could be unordered with this access was reported when its first twin was checked.
   if (same_time(cell.write, now) || (!write && includes(cell.reads[0], now))) return;
   if (!happened_before(cell.write, who, known)) {
-    if (!written_next_ || !is_write_of_lane(cell.write, who.warp))
+    if (written_next_ && is_write_of_lane(cell.write, who.warp)) {
+      doubtful_.earlier = cell.write;
+    } else {
       report(who, address, cell.write, true, now, write);
-    doubtful_.earlier = cell.write;
+    }
   }
   if (write) {
     for (const Epoch read : cell.reads) {
