@@ -71,6 +71,7 @@ WRONG = {
         ("sum_two_tiles<<<", "mbarrier-init-fence", "should execute fence.mbarrier_init", ["// the copy", ".init."]),
         ("sum_two_tiles<<<", "missing-wait", "is an mbarrier.try_wait missing", ["tiles[1][i]", "// the copy"]),
         ("add_twice<<<", "missing-wait", "may still be reading", ["// the next numbers", "// adds"]),
+        ("store_early<<<", "race-shared", "race on shared memory", ["// fills", "// stores"]),
         ("meet<<<", "barrier-misuse", "threads come in multiples of 32", ["// 100"]),
     ],
     "divides_by_zero": [("divide<<<", "division-by-zero", "an integer is divided by zero", ["1000 / in"])],

@@ -1,4 +1,4 @@
-// Three kernels with inline PTX, each of them wrong.
+// Four kernels with inline PTX, each of them wrong.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -62,6 +62,20 @@ __global__ void add_twice(float* sums) {
   if (threadIdx.x == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
+// One thread stores what others may not have written yet: a barrier is missing.
+__global__ void store_early(float* out) {
+  __shared__ alignas(16) float many[64 * N];
+  for (int i = threadIdx.x; i < 64 * N; i += N) many[i] = i;  // fills
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  if (threadIdx.x == N - 1)
+    asm volatile(  // stores
+        "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+        "cp.async.bulk.commit_group;\n"
+        "cp.async.bulk.wait_group 0;" ::"l"(out),
+        "r"(static_cast<uint32_t>(__cvta_generic_to_shared(many))), "n"(sizeof(many))
+        : "memory");
+}
+
 // Threads come to a barrier in warps.
 __global__ void meet(int threads) {
   asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");  // 100
@@ -70,11 +84,13 @@ __global__ void meet(int threads) {
 int main() {
   float *in, *out;
   cudaMallocManaged(&in, 2 * N * sizeof(float));
-  cudaMallocManaged(&out, N * sizeof(float));
+  cudaMallocManaged(&out, 64 * N * sizeof(float));
   for (int i = 0; i < 2 * N; i++) in[i] = 1;
   sum_two_tiles<<<1, N>>>(in, out);
   printf("%s\n", cudaGetErrorString(cudaDeviceSynchronize()));
   add_twice<<<1, N>>>(out);
+  printf("%s\n", cudaGetErrorString(cudaDeviceSynchronize()));
+  store_early<<<1, N>>>(out);
   printf("%s\n", cudaGetErrorString(cudaDeviceSynchronize()));
   meet<<<1, N>>>(100);
   printf("%s\n", cudaGetErrorString(cudaDeviceSynchronize()));
