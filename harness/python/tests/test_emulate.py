@@ -168,7 +168,8 @@ def test_findings_raise_and_leave_arrays_alone(program: flashsteps.Program) -> N
         with pytest.raises(flashsteps.EmulatorError, match=said) as raised:
             program[name](data[:32], 32)
         (finding,) = raised.value.findings
-        assert re.search(rf"launched at .*{line_of(launch)}: .* at .*{line_of('void beyond')}$", finding.text), finding
+        places = rf"launched at .*{line_of(launch)}: .* at .*{line_of('void beyond')} \[out-of-bounds-global\]$"
+        assert re.search(places, finding.text), finding
     assert (data == np.arange(128)).all()
     program["launch_twice"](data, 60)
     assert (data[:61] == 1).all() and data[61] == 61

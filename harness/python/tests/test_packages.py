@@ -60,7 +60,7 @@ def test_the_metadata() -> None:
     licenses = [str(file) for file in importlib.metadata.files("flashsteps") if file.name == "LICENSE"]
     assert len(licenses) == 1 and ".dist-info/" in licenses[0]
     # Pages that show it have no other file of the repository.
-    targets = re.findall(r"\]\(([^)]*)\)", about.get_payload())
+    targets = re.findall(r"\]\(([^)]*)\)", re.sub(r"`[^`]*`", "", about.get_payload()))
     assert all(target.startswith("https://") for target in targets), targets
 
 
