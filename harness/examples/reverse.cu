@@ -1,5 +1,5 @@
-// A test of a kernel on the emulator: CMakeLists.txt beside this file shows how it is built, and ctest runs it.
-// Without __syncthreads() the emulator finds a race, and the test fails.
+// A test of a kernel on the emulator: CMakeLists.txt beside this file shows how it is built, and ctest runs
+// it. Without __syncthreads() the emulator finds a race, and the test fails.
 #include <cstdio>
 
 __global__ void reverse(int* data) {

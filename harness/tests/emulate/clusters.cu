@@ -1,5 +1,5 @@
-// Clusters: by attribute and by launch, cooperative groups, distributed shared memory, and in inline PTX remote
-// arrivals and a multicast copy. Prints "ok".
+// Clusters: by attribute and by launch, cooperative groups, distributed shared memory, and in inline PTX
+// remote arrivals and a multicast copy. Prints "ok".
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
@@ -63,7 +63,10 @@ __global__ void __cluster_dims__(2, 1, 1) broadcast(float* out, const float* in)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(empty_at), "r"(2 * 64) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
   }
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" : : : "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
+               :
+               :
+               : "memory");
   for (int k = 0; k < 3; k++) {
     if (threadIdx.x == 0) {
       asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
@@ -83,7 +86,10 @@ __global__ void __cluster_dims__(2, 1, 1) broadcast(float* out, const float* in)
     wait(full_at, k % 2);
     out[(rank * 3 + k) * 64 + threadIdx.x] = tile[threadIdx.x] + rank;
     asm volatile("fence.proxy.async.shared::cta;" : : : "memory");  // the next copy overwrites what was read
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" : : "r"(empty_of_0) : "memory");
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];"
+                 :
+                 : "r"(empty_of_0)
+                 : "memory");
   }
   // A store into the other one's tile, once nobody reads there.
   uint32_t there;

@@ -1,4 +1,5 @@
-// cuda::barrier, memcpy_async and the copies of cuda::device; memcpy_async of cooperative groups. Prints "ok".
+// cuda::barrier, memcpy_async and the copies of cuda::device; memcpy_async of cooperative groups. Prints
+// "ok".
 #include <cooperative_groups.h>
 #include <cooperative_groups/memcpy_async.h>
 #include <cuda_runtime.h>

@@ -94,6 +94,7 @@ int main() {
   running_sums<<<ctas, 32>>>(sums, ready, in);
   meet<<<ctas, 32>>>(ready + ctas, seen);
   right = cudaDeviceSynchronize() == cudaSuccess && right;
-  for (int i = 0; i < ctas; i++) right = right && sums[i] == 32 * (i + 1) && seen[ctas + i] == ctas * (ctas + 1) / 2;
+  for (int i = 0; i < ctas; i++)
+    right = right && sums[i] == 32 * (i + 1) && seen[ctas + i] == ctas * (ctas + 1) / 2;
   printf(right ? "ok\n" : "wrong\n");
 }

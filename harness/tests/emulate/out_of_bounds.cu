@@ -1,5 +1,5 @@
-// Wrong: the last block writes beyond the array, as `i <= n` should be `i < n`, and the last thread beyond the
-// shared tile.
+// Wrong: the last block writes beyond the array, as `i <= n` should be `i < n`, and the last thread beyond
+// the shared tile.
 #include <cuda_runtime.h>
 
 #include <cstdio>
