@@ -92,8 +92,7 @@ def sanitized(tool: str, program: Path, name: str) -> dict[str, Any]:
     said = done.stdout + done.stderr
     on_device = [line for line in said.splitlines() if "Host Frame" not in line]
     places = re.findall(rf"\b{name}\.cu:(\d+)", "\n".join(on_device))
-    details = [line for line in said.splitlines() if line.startswith("=====")][1:8]
-    return {"summary": summary_line(said), "lines": sorted(map(int, set(places))), "details": details}
+    return {"summary": summary_line(said), "lines": sorted(map(int, set(places)))}
 
 
 def on_gpu(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
