@@ -30,15 +30,29 @@ void access_cluster(uintptr_t address, size_t bytes, bool write, Site site) {
   cta->races->remote_access(kind_of_access(write), *self, address, bytes, write, site);
 }
 
+[[gnu::always_inline]] inline void shared_access(uintptr_t address, size_t bytes, bool write, Site site,
+                                                 Kind kind) {
+  const Options& options = cta->options;
+  if (options.shuffle && cta->random.one_in(64)) yield();
+  if (options.count) add_to_log({address, site, uint8_t(bytes), /*shared=*/true, write});
+  if (options.race_detector)
+    cta->races->shared_access(*self, address, bytes, write, site, kind == Kind::kPlain);
+}
+
 [[gnu::noinline]] void look_closer(uintptr_t address, size_t bytes, bool write, uintptr_t pc, Kind kind) {
   if (self->registers_watched && address - uintptr_t(self->context.stack) < kStackBytes) {
     const InRuntime in_runtime;
     cta->products->register_access(address, bytes, write, site_of(pc));
     return;
   }
-  const bool in_smem = address - uintptr_t(cta->smem) < kMaxSmemBytes;
+  const uintptr_t in_smem = address - uintptr_t(cta->smem);
+  if (in_smem < cta->smem_bytes && bytes <= cta->smem_bytes - in_smem && kind != Kind::kVolatile) {
+    const InRuntime in_runtime;
+    return shared_access(address, bytes, write, site_of(pc), kind);
+  }
   // Filled for the race detector only, and empty at the start of every CTA.
-  if (!write && !in_smem && kind != Kind::kVolatile && cta->recent_reads.has(address, bytes)) return;
+  if (!write && in_smem >= kMaxSmemBytes && kind != Kind::kVolatile && cta->recent_reads.has(address, bytes))
+    return;
   const InRuntime in_runtime;
   const Space space = check_access(address, bytes, write, {.pc = pc});
   if (kind == Kind::kVolatile) {
@@ -52,17 +66,10 @@ void access_cluster(uintptr_t address, size_t bytes, bool write, Site site) {
     return;
   }
   if (space == Space::kPrivate) return;
-  const Options& options = cta->options;
   if (space == Space::kCluster) return access_cluster(address, bytes, write, site_of(pc));
-  const bool shared = space == Space::kShared;
-  if (options.shuffle && shared && cta->random.one_in(64)) yield();
-  log_access({address, site_of(pc), uint8_t(bytes), shared, write});
-  if (!options.race_detector) return;
-  if (shared) {
-    cta->races->shared_access(*self, address, bytes, write, site_of(pc), kind == Kind::kPlain);
-  } else {
-    global_access(address, bytes, write, site_of(pc));
-  }
+  if (space == Space::kShared) return shared_access(address, bytes, write, site_of(pc), kind);
+  log_access({address, site_of(pc), uint8_t(bytes), /*shared=*/false, write});
+  if (cta->options.race_detector) global_access(address, bytes, write, site_of(pc));
 }
 
 [[gnu::always_inline]] inline bool is_known_good(uintptr_t address) {

@@ -520,9 +520,10 @@ void SharedRaces::access_blocks(const Fiber& who, uintptr_t address, size_t byte
 
 void SharedRaces::shared_access(const Fiber& who, uintptr_t address, size_t bytes, bool write, Site site,
                                 bool written_next) {
-  if (write && !store_sources_.empty()) check_store_sources(who, address, bytes, site);
   const Epoch now = thread_epoch(times_[who.warp], who, site);
-  written_next_ = write && written_next;
+  if (!write) return access(who, address, bytes, false, now);
+  if (!store_sources_.empty()) check_store_sources(who, address, bytes, site);
+  written_next_ = written_next;
   doubtful_.earlier = 0;
   access(who, address, bytes, write, now);
   written_next_ = false;

@@ -17,7 +17,7 @@ constexpr size_t kChunkBytes = 16;  // what a swizzle moves
 // exchanged, depending on the bits from 7 on, which count units of 128 bytes.
 inline uintptr_t swizzled(uintptr_t address, int swizzle_bytes) {
   const uintptr_t chunks_per_row = uintptr_t(swizzle_bytes) / kChunkBytes;
-  return swizzle_bytes == 0 ? address : address ^ (address / 128 % chunks_per_row) * kChunkBytes;
+  return swizzle_bytes == 0 ? address : address ^ (address / 128 & (chunks_per_row - 1)) * kChunkBytes;
 }
 
 // Which chunk of which of a box's rows a swizzled load has put at an address.
