@@ -57,7 +57,9 @@ std::string_view library_of(std::string_view path) {
     if (name.starts_with(library)) return library;
   for (const std::string_view folder : {"/thrust/", "/cub/", "/torch/"})
     if (path.find(folder) != path.npos) return folder.substr(1, folder.size() - 2);
-  return "";
+  // cudaEGL.h; cuda.h and some others are the emulator's.
+  const bool is_other_of_cuda = name.starts_with("cuda") && path.find("/common/emulator/") == path.npos;
+  return is_other_of_cuda ? name.substr(0, name.rfind('.')) : "";
 }
 
 // Finds the tokens of the user's own files. Comments, line markers and pragmas are none.

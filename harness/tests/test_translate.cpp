@@ -422,6 +422,8 @@ TEST_CASE("translate: CUDA's names that no header has, and libraries") {
   const std::string library = "# 1 \"/usr/include/cublas_v2.h\" 1\n\n# 2 \"a.cu\" 2\n";
   CHECK(refusal_of("\n\n" + library) == "a.cu:3: the library cublas is not emulated");
   CHECK(refusal_of("# 1 \"/usr/a/thrust/b/sort.h\" 1\n") == "a.cu:1: the library thrust is not emulated");
+  CHECK(refusal_of("# 1 \"/usr/a/cudaEGL.h\" 1\n") == "a.cu:1: the library cudaEGL is not emulated");
+  CHECK(refusal_of("# 1 \"/usr/common/emulator/cuda_headers/cuda.h\" 1\n") == "");
   CHECK(refusal_of("# 1 \"/usr/b.h\" 1\n" + library) == "");  // it is no program that includes it
   const auto all = [](std::string_view) { return true; };
   CHECK(contains(translate(kMarker + library, all), "cublas"));  // somebody's own that is called so

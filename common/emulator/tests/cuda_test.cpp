@@ -250,6 +250,37 @@ __global__ void wmma_kernel(float* out) {
   out[threadIdx.x] = reinterpret_cast<float*>(smem)[threadIdx.x];
 }
 
+// From and to global memory, in which there is a gap behind each row.
+template <typename Byte>
+__global__ void wmma_of_bytes(int* sums, const Byte* a, const Byte* b) {
+  using namespace nvcuda;
+  wmma::fragment<wmma::matrix_a, 16, 16, 16, Byte, wmma::row_major> frag_a;
+  wmma::fragment<wmma::matrix_b, 16, 16, 16, Byte, wmma::col_major> frag_b;
+  wmma::fragment<wmma::accumulator, 16, 16, 16, int> acc;
+  wmma::load_matrix_sync(frag_a, a, 32);
+  wmma::load_matrix_sync(frag_b, b, 32);
+  wmma::load_matrix_sync(acc, sums, 20, wmma::mem_row_major);
+  wmma::mma_sync(acc, frag_a, frag_b, acc);
+  wmma::store_matrix_sync(sums, acc, 20, wmma::mem_row_major);
+}
+
+template <typename Byte>
+void check_wmma_of_bytes() {
+  Buffer<Byte> a(16 * 32), b(16 * 32);
+  Buffer<int> sums(16 * 20);
+  for (int i = 0; i < 16 * 32; ++i) a[size_t(i)] = Byte(i * 7), b[size_t(i)] = Byte(200 - i * 13);
+  for (int i = 0; i < 16 * 20; ++i) sums[size_t(i)] = i;
+  launch(wmma_of_bytes<Byte>, 1, 32, 0, nullptr, sums.get(), a.get(), b.get());
+  for (int row = 0; row < 16; ++row) {
+    for (int col = 0; col < 20; ++col) {
+      int sum = row * 20 + col;
+      for (int k = 0; k < 16 && col < 16; ++k)
+        sum += int(a[size_t(row * 32 + k)]) * int(b[size_t(col * 32 + k)]);
+      CHECK(sums[size_t(row * 20 + col)] == sum);
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("__match_any_sync and __match_all_sync compare bits", "[cuda]") {
@@ -517,4 +548,6 @@ TEST_CASE("<mma.h> has nvcuda::wmma", "[cuda]") {
   Buffer<float> out(32);
   launch(wmma_kernel, 1, 32, 1024, nullptr, out.get());
   CHECK(out[31] == 2.0f);
+  check_wmma_of_bytes<signed char>();
+  check_wmma_of_bytes<unsigned char>();
 }
