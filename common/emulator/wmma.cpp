@@ -20,8 +20,9 @@ namespace {
 
 constexpr int kElementsPerLane = 8;
 constexpr int kSize = 16;
-// CUDA's rules, in bytes: of the pointer, and of the distance between rows or columns.
-constexpr size_t kMatrixAlignment = 32;
+// CUDA's rules, in bytes: of the pointer, and of the distance between rows or columns. Of bytes, PTX's rule,
+// which is a lane's share of the matrix: NVIDIA's own programs do not keep to the other.
+constexpr size_t kMatrixAlignment = 32, kByteMatrixAlignment = 8;
 constexpr size_t kStrideAlignment = 16;
 
 // A one-to-one map of (lane, element) to the matrix. A kernel that takes a lane's elements for a row's, or
@@ -149,9 +150,10 @@ Space check_matrix(const MemoryArguments& m, size_t element_bytes, bool write) {
     fail(Bug::kSharedOutOfBounds, *self)
         << m.op << " at " << place << ": the matrix is neither in shared nor in global memory";
   }
-  if (uintptr_t(m.matrix.data) % kMatrixAlignment != 0) {
+  const size_t alignment = element_bytes == 1 ? kByteMatrixAlignment : kMatrixAlignment;
+  if (uintptr_t(m.matrix.data) % alignment != 0) {
     fail(Bug::kMisaligned, *self) << m.op << " at " << place << ": " << describe_place(m.matrix.data)
-                                  << " is not a multiple of " << kMatrixAlignment << " bytes";
+                                  << " is not a multiple of " << alignment << " bytes";
   }
   if (m.matrix.stride * element_bytes % kStrideAlignment != 0) {
     fail(Bug::kMisaligned, *self) << m.op << " at " << place << ": a stride of " << m.matrix.stride

@@ -11,7 +11,7 @@ using flashsteps::translate;
 
 namespace {
 
-bool is_own(std::string_view path) { return path == "a.cu"; }
+bool is_own(std::string_view path) { return path == "a.cu" || path == "its.h"; }
 
 const std::string kMarker = "# 1 \"a.cu\"\n";
 
@@ -412,12 +412,22 @@ TEST_CASE("translate: CUDA's names that no header has, and libraries") {
         "a.cu:2: the emulator has no cudaTextureObject_t");
   CHECK(refusal_of("const cudaGraph_t& graph = its;") == "a.cu:1: the emulator has no cudaGraph_t");
   CHECK(refusal_of("float x = tex2D<float>(t, 1, 2);") == "a.cu:1: the emulator has no tex2D");
+  CHECK(refusal_of("__nv_fp4_e2m1 x;") == "a.cu:1: the emulator has no __nv_fp4_e2m1");
   CHECK(refusal_of("CUcontext context;") == "a.cu:1: the emulator has no CUcontext");
   for (const char* own :
        {"void cudaCheck(int e) {}\nint x = cudaCheck(2);", "int cudaTime = 0; int y = cudaTime;",
         "T* cuBuffer; f(cuBuffer);", "vec<T> cuBuffer; f(cuBuffer);", "its.cuSize + cuda::cuX;",
         "current.texture3D(1); CUDA_CHECK(x); custom(cudamalloc); text2D(surface);"})
     CHECK(is_unchanged(own));
+
+  const std::string of_library =
+      "# 1 \"its.h\" 1\nconst CUmemX kind = CU_MEM_X;\nstruct alignas(8) Its { CUmemX x;\nvoid f(CUmemX y) "
+      "{\n  if (y) cuMemFree(cudaX); } };\n# 2 \"a.cu\" 2\n";
+  CHECK(tidied(translated(of_library)) ==
+        tidied("namespace emulator::cuda { struct CUmemX {}; } # 1 \"its.h\" 1\nconst CUmemX kind ;\nstruct "
+               "alignas(8) Its { CUmemX x;\nvoid f(CUmemX y) { ::emulator::program::stop(R\"(its.h:5: the "
+               "emulator has no cuMemFree)\");\n } };\n# 2 \"a.cu\" 2\n"));
+  CHECK(refusal_of(of_library + "CUmemX x;") == "a.cu:2: the emulator has no CUmemX");
 
   const std::string library = "# 1 \"/usr/include/cublas_v2.h\" 1\n\n# 2 \"a.cu\" 2\n";
   CHECK(refusal_of("\n\n" + library) == "a.cu:3: the library cublas is not emulated");

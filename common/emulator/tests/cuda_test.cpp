@@ -257,7 +257,7 @@ __global__ void wmma_of_bytes(int* sums, const Byte* a, const Byte* b) {
   wmma::fragment<wmma::matrix_a, 16, 16, 16, Byte, wmma::row_major> frag_a;
   wmma::fragment<wmma::matrix_b, 16, 16, 16, Byte, wmma::col_major> frag_b;
   wmma::fragment<wmma::accumulator, 16, 16, 16, int> acc;
-  wmma::load_matrix_sync(frag_a, a, 32);
+  wmma::load_matrix_sync(frag_a, a + 8, 32);
   wmma::load_matrix_sync(frag_b, b, 32);
   wmma::load_matrix_sync(acc, sums, 20, wmma::mem_row_major);
   wmma::mma_sync(acc, frag_a, frag_b, acc);
@@ -275,7 +275,7 @@ void check_wmma_of_bytes() {
     for (int col = 0; col < 20; ++col) {
       int sum = row * 20 + col;
       for (int k = 0; k < 16 && col < 16; ++k)
-        sum += int(a[size_t(row * 32 + k)]) * int(b[size_t(col * 32 + k)]);
+        sum += int(a[size_t(row * 32 + 8 + k)]) * int(b[size_t(col * 32 + k)]);
       CHECK(sums[size_t(row * 20 + col)] == sum);
     }
   }
