@@ -194,6 +194,15 @@ inline unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffff) * (b & 
 inline int __mul24(int a, int b) {
   return int(unsigned(int(unsigned(a) << 8) >> 8) * unsigned(int(unsigned(b) << 8) >> 8));
 }
+// The sum of c and of the products of four bytes.
+inline int __dp4a(int a, int b, int c) {
+  for (int bit = 0; bit < 32; bit += 8) c = int(unsigned(c) + unsigned(int8_t(a >> bit) * int8_t(b >> bit)));
+  return c;
+}
+inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+  for (int bit = 0; bit < 32; bit += 8) c += (a >> bit & 0xff) * (b >> bit & 0xff);
+  return c;
+}
 // |a - b| + c
 inline unsigned __usad(unsigned a, unsigned b, unsigned c) { return (a < b ? b - a : a - b) + c; }
 inline unsigned __sad(int a, int b, unsigned c) {

@@ -405,7 +405,7 @@ TEST_CASE("translate: PTX that the emulator does not know is named at its line")
 
 TEST_CASE("translate: CUDA's names that no header has, and libraries") {
   const std::string header =
-      "# 1 \"/usr/cuda.h\" 1\nvoid cudaMalloc(void**, unsigned long);\n# 2 \"a.cu\" 2\n";
+      "# 1 \"/common/emulator/cuda.h\" 1\nvoid cudaMalloc(void**, unsigned long);\n# 2 \"a.cu\" 2\n";
   CHECK(refusal_of(header + "void f() { cudaMalloc(&p, 1); cudaGraphCreate(&graph, 0); }") ==
         "a.cu:2: the emulator has no cudaGraphCreate");
   CHECK(refusal_of("\nvoid f(cudaTextureObject_t t, const cudaGraph_t& g);") ==
@@ -424,8 +424,8 @@ TEST_CASE("translate: CUDA's names that no header has, and libraries") {
       "# 1 \"its.h\" 1\nconst CUmemX kind = CU_MEM_X;\nstruct alignas(8) Its { CUmemX x;\nvoid f(CUmemX y) "
       "{\n  if (y) cuMemFree(cudaX); } };\n# 2 \"a.cu\" 2\n";
   CHECK(tidied(translated(of_library)) ==
-        tidied("namespace emulator::cuda { struct CUmemX {}; } # 1 \"its.h\" 1\nconst CUmemX kind ;\nstruct "
-               "alignas(8) Its { CUmemX x;\nvoid f(CUmemX y) { ::emulator::program::stop(R\"(its.h:5: the "
+        tidied("# 1 \"its.h\" 1\nnamespace emulator::cuda { struct CUmemX {}; } const CUmemX kind ;\nstruct "
+               "alignas(8) Its { CUmemX x;\nvoid f(CUmemX y) { ::emulator::program::stop(R\"(its.h:4: the "
                "emulator has no cuMemFree)\");\n } };\n# 2 \"a.cu\" 2\n"));
   CHECK(refusal_of(of_library + "CUmemX x;") == "a.cu:2: the emulator has no CUmemX");
 

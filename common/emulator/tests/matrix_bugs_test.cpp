@@ -345,6 +345,7 @@ TEST_CASE("WMMA stays within the launch's shared memory", "[matrix][bugs]") {
   Buffer<float> global(256);
   check_report(report_of([&] { launch(wmma_store_to, 1, 32, 1024, nullptr, global.get() + 8); }),
                Bug::kGlobalOutOfBounds, wmma_store_to_line, {4});
+  emulator::options().race_detector = true;
   check_report(report_of([&] { launch(wmma_store_to, 2, 32, 1024, nullptr, global.get()); }),
                Bug::kRace, wmma_store_to_line, {4});
 }
