@@ -13,6 +13,7 @@
 
 #include "common/emulator/device.h"
 #include "common/emulator/half.h"
+#include "common/emulator/vector_types.h"
 
 // Declared by math.h, too, with nothing to tell a trace that they were called.
 #define exp2f traced_exp2f
@@ -202,6 +203,10 @@ inline int __dp4a(int a, int b, int c) {
 inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
   for (int bit = 0; bit < 32; bit += 8) c += (a >> bit & 0xff) * (b >> bit & 0xff);
   return c;
+}
+inline int __dp4a(char4 a, char4 b, int c) { return __dp4a(std::bit_cast<int>(a), std::bit_cast<int>(b), c); }
+inline unsigned __dp4a(uchar4 a, uchar4 b, unsigned c) {
+  return __dp4a(std::bit_cast<unsigned>(a), std::bit_cast<unsigned>(b), c);
 }
 // |a - b| + c
 inline unsigned __usad(unsigned a, unsigned b, unsigned c) { return (a < b ? b - a : a - b) + c; }

@@ -514,6 +514,7 @@ TEST_CASE("integer intrinsics and conversions", "[cuda]") {
   CHECK(__ddiv_ru(1, 3) == __ddiv_rd(1, 3) + 0x1p-54);
   CHECK(__fma_rn(third, 3, -1) == 0x1p-25);
   CHECK(__dp4a(int(0x80ff0201), 0x7f020304, -1) == -1 + 4 + 6 - 2 - 128 * 127);
+  CHECK(__dp4a(make_char4(1, -2, 3, 4), make_char4(5, 6, 7, -8), 9) == 9 + 5 - 12 + 21 - 32);
   CHECK(__dp4a(0x80ff0201u, 0x7f020304u, ~0u) == 4 + 6 + 510 + 128 * 127 - 1);
   CHECK(umax(1u, ~0u) == ~0u);
   CHECK(__vimax3_s32(-3, -1, -2) == -1);
