@@ -390,8 +390,8 @@ void check_shared(const char* op, const void* address, size_t bytes, size_t alig
                   uintptr_t pc);
 void touch_shared(const char* op, const void* address, size_t bytes, size_t alignment, bool write,
                   uintptr_t pc);
-// The same for what a lane's own copy will read from global memory; logs it, too.
-void touch_global(const char* op, uintptr_t address, size_t bytes, uintptr_t pc);
+// The same for what a lane's own copy will read from global memory, or a matrix there; logs it, too.
+void touch_global(const char* op, uintptr_t address, size_t bytes, bool write, uintptr_t pc);
 // Zeros, which cost memory only where they are touched, or all at once.
 void* map_zeros(size_t bytes, bool at_once);
 std::vector<GlobalRange>

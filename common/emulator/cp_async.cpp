@@ -107,7 +107,7 @@ void copy(void* shared, const void* global, uint8_t bytes, uint8_t from_global, 
     const InRuntime in_runtime;
     check_alignment(source, bytes, false, {.pc = pc});
   }
-  if (from_global > 0) touch_global(kOp, source, from_global, pc);
+  if (from_global > 0) touch_global(kOp, source, from_global, /*write=*/false, pc);
   const InRuntime in_runtime;
   const Site site = site_of(pc);
   // The reads and the writes of a warp are one request each, the writes also of lanes that read nothing: they
@@ -154,4 +154,4 @@ void cp_async_commit(Location) {
   cta->lane_copies->commit();
 }
 
-}  // namespace flashsteps::on_emulator
+}  // namespace flashsteps::inline on_emulator

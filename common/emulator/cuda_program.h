@@ -266,6 +266,9 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
 
 // ---- The device: one, with an H200's numbers
 
+struct cudaUUID_t {
+  char bytes[16];
+};
 struct cudaDeviceProp {
   char name[256] = "FlashSteps emulator";
   int major = 9, minor = 0;
@@ -288,6 +291,7 @@ struct cudaDeviceProp {
   int maxTexture1DLayered[2] = {32768, 2048}, maxTexture2DLayered[3] = {32768, 32768, 2048};
   size_t textureAlignment = 512, texturePitchAlignment = 32, surfaceAlignment = 512;
   int pciBusID = 0, pciDeviceID = 0, pciDomainID = 0;
+  cudaUUID_t uuid = {};
 };
 // The attribute, its number, and the property that has its value.
 #define FLASHSTEPS_CUDA_ATTRIBUTES(X)                                            \

@@ -1,5 +1,5 @@
 // __half and __nv_bfloat16, their pairs, arithmetic and conversions, as cuda_fp16.h and cuda_bf16.h name
-// them; of cuda_fp8.h, the conversions of __nv_fp8_e4m3. Every operation rounds to 16 bits, as on the GPU.
+// them; of cuda_fp8.h, the types and their conversions. Every operation rounds to 16 bits, as on the GPU.
 //
 // Sums, products, quotients and roots are computed in double and rounded once more. A double has more than
 // twice as many bits as a 16-bit float, plus two; then rounding twice gives what rounding once does. __hfma
@@ -271,7 +271,46 @@ struct __nv_fp8_e4m3 {
   [[gnu::always_inline]] explicit operator float() const { return e4m3_bits_to_float(__x); }
 };
 
+// E5M2 is the upper half of an FP16 number, rounded to the nearest; what is too large becomes 57344.
+inline uint8_t float_to_e5m2_bits(float number) {
+  if (number != number) return 0x7f;
+  const float clamped = std::fmin(std::fmax(number, -57344.0f), 57344.0f);
+  const float step = std::ldexp(1.0f, std::max(std::ilogb(clamped), -14) - 2);
+  return uint8_t(__half(std::nearbyint(clamped / step) * step).bits >> 8);
+}
+struct __nv_fp8_e5m2 {
+  uint8_t __x;
+  __nv_fp8_e5m2() = default;
+  [[gnu::always_inline]] explicit __nv_fp8_e5m2(float value) : __x(float_to_e5m2_bits(value)) {}
+  [[gnu::always_inline]] explicit operator float() const { return half_bits_to_float(uint16_t(__x << 8)); }
+};
+
 using __nv_fp8x2_storage_t = unsigned short;
+using __nv_fp8x4_storage_t = unsigned;
+// The first of two or four lies in the lowest byte.
+#define FLASHSTEPS_FP8_VECTORS(T, T2, T4)                                                              \
+  struct T2 {                                                                                          \
+    __nv_fp8x2_storage_t __x;                                                                          \
+    T2() = default;                                                                                    \
+    [[gnu::always_inline]] explicit T2(float2 v) : __x(uint16_t(T(v.x).__x | T(v.y).__x << 8)) {}      \
+    [[gnu::always_inline]] explicit operator float2() const { return {at(0), at(8)}; }                 \
+                                                                                                       \
+   private:                                                                                            \
+    float at(int bit) const { return float(std::bit_cast<T>(uint8_t(__x >> bit))); }                   \
+  };                                                                                                   \
+  struct T4 {                                                                                          \
+    __nv_fp8x4_storage_t __x;                                                                          \
+    T4() = default;                                                                                    \
+    [[gnu::always_inline]] explicit T4(float4 v)                                                       \
+        : __x(T2(float2{v.x, v.y}).__x | unsigned(T2(float2{v.z, v.w}).__x) << 16) {}                  \
+    [[gnu::always_inline]] explicit operator float4() const { return {at(0), at(8), at(16), at(24)}; } \
+                                                                                                       \
+   private:                                                                                            \
+    float at(int bit) const { return float(std::bit_cast<T>(uint8_t(__x >> bit))); }                   \
+  };
+FLASHSTEPS_FP8_VECTORS(__nv_fp8_e4m3, __nv_fp8x2_e4m3, __nv_fp8x4_e4m3)
+FLASHSTEPS_FP8_VECTORS(__nv_fp8_e5m2, __nv_fp8x2_e5m2, __nv_fp8x4_e5m2)
+#undef FLASHSTEPS_FP8_VECTORS
 enum __nv_saturation_t { __NV_SATFINITE };  // what is too large becomes the largest number
 enum __nv_fp8_interpretation_t { __NV_E4M3 };
 
@@ -285,12 +324,12 @@ struct alignas(4) __half2 : PairArithmetic<__half2> {
     x.bits = raw.x;
     y.bits = raw.y;
   }
-  [[gnu::always_inline]] __half2(__half low, __half high) : x(low), y(high) {}
+  [[gnu::always_inline]] constexpr __half2(__half low, __half high) : x(low), y(high) {}
 };
 struct alignas(4) __nv_bfloat162 : PairArithmetic<__nv_bfloat162> {
   __nv_bfloat16 x, y;
   __nv_bfloat162() = default;
-  [[gnu::always_inline]] __nv_bfloat162(__nv_bfloat16 low, __nv_bfloat16 high) : x(low), y(high) {}
+  [[gnu::always_inline]] constexpr __nv_bfloat162(__nv_bfloat16 low, __nv_bfloat16 high) : x(low), y(high) {}
 };
 
 using half = __half;

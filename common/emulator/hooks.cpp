@@ -133,17 +133,17 @@ void touch_shared(const char* op, const void* pointer, size_t bytes, size_t alig
   cta->races->shared_access(*self, uintptr_t(pointer), bytes, write, site_of(pc));
 }
 
-void touch_global(const char* op, uintptr_t address, size_t bytes, uintptr_t pc) {
-  // As for plain reads.
+void touch_global(const char* op, uintptr_t address, size_t bytes, bool write, uintptr_t pc) {
+  // As for plain accesses.
   if (windows.global[0].holds(address) || windows.global[1].holds(address)) return;
-  if (cta->recent_reads.has(address, bytes)) return;
+  if (!write && cta->recent_reads.has(address, bytes)) return;
   const InRuntime in_runtime;
-  if (check_access(address, bytes, false, {.pc = pc}) != Space::kGlobal) {
+  if (check_access(address, bytes, write, {.pc = pc}) != Space::kGlobal) {
     fail(Bug::kGlobalOutOfBounds, *self)
-        << op << " at " << Place{.pc = pc} << ": the source is not in global memory";
+        << op << " at " << Place{.pc = pc} << ": the address is not in global memory";
   }
-  log_access({address, site_of(pc), uint8_t(bytes), /*shared=*/false, /*write=*/false, /*async=*/true});
-  if (cta->options.race_detector) global_access(address, bytes, false, site_of(pc));
+  log_access({address, site_of(pc), uint8_t(bytes), /*shared=*/false, write, /*async=*/true});
+  if (cta->options.race_detector) global_access(address, bytes, write, site_of(pc));
 }
 
 void add_to_log(const Access& access) {

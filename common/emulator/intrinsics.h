@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include <bit>
+#include <cfenv>
 #include <climits>
 #include <cmath>
 #include <cstdint>
@@ -12,6 +13,7 @@
 
 #include "common/emulator/device.h"
 #include "common/emulator/half.h"
+#include "common/emulator/vector_types.h"
 
 // Declared by math.h, too, with nothing to tell a trace that they were called.
 #define exp2f traced_exp2f
@@ -28,6 +30,24 @@
 #define __cosf cosf
 #define __tanf tanf
 #define __sincosf sincosf
+
+namespace emulator {
+
+// Through registers, in this order: the compiler may not compute in another rounding mode than the one set.
+template <typename T>
+[[gnu::always_inline]] inline T keep_order(T x) {
+  __asm__ volatile("" : "+r"(x) : : "memory");
+  return x;
+}
+template <typename Operation, typename... T>
+auto rounded(int direction, Operation operation, T... x) {
+  std::fesetround(direction);
+  const auto result = keep_order(operation(keep_order(x)...));
+  std::fesetround(FE_TONEAREST);
+  return result;
+}
+
+}  // namespace emulator
 
 namespace emulator::cuda {
 
@@ -82,10 +102,31 @@ T rsqrt(T x) {
 inline float fdividef(float a, float b) { return a / b; }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; }  // a NaN becomes 0
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fsub_rn(float a, float b) { return a - b; }
+
+// Rounded to nearest, down, up, towards zero.
+#define FLASHSTEPS_ROUNDED(T, RN, RD, RU, RZ, PARAMETERS, RESULT, ...)     \
+  inline T RN PARAMETERS { return RESULT; }                                \
+  inline T RD PARAMETERS { return rounded(FE_DOWNWARD, RN, __VA_ARGS__); } \
+  inline T RU PARAMETERS { return rounded(FE_UPWARD, RN, __VA_ARGS__); }   \
+  inline T RZ PARAMETERS { return rounded(FE_TOWARDZERO, RN, __VA_ARGS__); }
+FLASHSTEPS_ROUNDED(float, __fadd_rn, __fadd_rd, __fadd_ru, __fadd_rz, (float a, float b), a + b, a, b)
+FLASHSTEPS_ROUNDED(float, __fsub_rn, __fsub_rd, __fsub_ru, __fsub_rz, (float a, float b), a - b, a, b)
+FLASHSTEPS_ROUNDED(float, __fdiv_rn, __fdiv_rd, __fdiv_ru, __fdiv_rz, (float a, float b), a / b, a, b)
+FLASHSTEPS_ROUNDED(float, __fmaf_rn, __fmaf_rd, __fmaf_ru, __fmaf_rz, (float a, float b, float c),
+                   std::fma(a, b, c), a, b, c)
+FLASHSTEPS_ROUNDED(float, __frcp_rn, __frcp_rd, __frcp_ru, __frcp_rz, (float x), 1 / x, x)
+FLASHSTEPS_ROUNDED(float, __fsqrt_rn, __fsqrt_rd, __fsqrt_ru, __fsqrt_rz, (float x), std::sqrt(x), x)
+FLASHSTEPS_ROUNDED(double, __dadd_rn, __dadd_rd, __dadd_ru, __dadd_rz, (double a, double b), a + b, a, b)
+FLASHSTEPS_ROUNDED(double, __dsub_rn, __dsub_rd, __dsub_ru, __dsub_rz, (double a, double b), a - b, a, b)
+FLASHSTEPS_ROUNDED(double, __dmul_rn, __dmul_rd, __dmul_ru, __dmul_rz, (double a, double b), a* b, a, b)
+FLASHSTEPS_ROUNDED(double, __ddiv_rn, __ddiv_rd, __ddiv_ru, __ddiv_rz, (double a, double b), a / b, a, b)
+FLASHSTEPS_ROUNDED(double, __fma_rn, __fma_rd, __fma_ru, __fma_rz, (double a, double b, double c),
+                   std::fma(a, b, c), a, b, c)
+FLASHSTEPS_ROUNDED(double, __drcp_rn, __drcp_rd, __drcp_ru, __drcp_rz, (double x), 1 / x, x)
+FLASHSTEPS_ROUNDED(double, __dsqrt_rn, __dsqrt_rd, __dsqrt_ru, __dsqrt_rz, (double x), std::sqrt(x), x)
+#undef FLASHSTEPS_ROUNDED
+// A product of floats is exact in double precision, which is faster.
 inline float __fmul_rn(float a, float b) { return a * b; }
-// Rounded down, up, towards zero: the product is exact in double precision.
 inline float __fmul_rd(float a, float b) {
   const float nearest = float(double(a) * b);
   return nearest > double(a) * b ? std::nextafter(nearest, -INFINITY) : nearest;
@@ -94,10 +135,6 @@ inline float __fmul_ru(float a, float b) { return -__fmul_rd(-a, b); }
 inline float __fmul_rz(float a, float b) {
   return std::signbit(a) == std::signbit(b) ? __fmul_rd(a, b) : __fmul_ru(a, b);
 }
-inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
-inline float __frcp_rn(float x) { return 1.0f / x; }
-inline float __fsqrt_rn(float x) { return std::sqrt(x); }
 inline float __frsqrt_rn(float x) { return float(1 / std::sqrt(double(x))); }
 
 // ---- Conversions
@@ -157,6 +194,19 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
 inline unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffff) * (b & 0xffffff); }
 inline int __mul24(int a, int b) {
   return int(unsigned(int(unsigned(a) << 8) >> 8) * unsigned(int(unsigned(b) << 8) >> 8));
+}
+// The sum of c and of the products of four bytes.
+inline int __dp4a(int a, int b, int c) {
+  for (int bit = 0; bit < 32; bit += 8) c = int(unsigned(c) + unsigned(int8_t(a >> bit) * int8_t(b >> bit)));
+  return c;
+}
+inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+  for (int bit = 0; bit < 32; bit += 8) c += (a >> bit & 0xff) * (b >> bit & 0xff);
+  return c;
+}
+inline int __dp4a(char4 a, char4 b, int c) { return __dp4a(std::bit_cast<int>(a), std::bit_cast<int>(b), c); }
+inline unsigned __dp4a(uchar4 a, uchar4 b, unsigned c) {
+  return __dp4a(std::bit_cast<unsigned>(a), std::bit_cast<unsigned>(b), c);
 }
 // |a - b| + c
 inline unsigned __usad(unsigned a, unsigned b, unsigned c) { return (a < b ? b - a : a - b) + c; }

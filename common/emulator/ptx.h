@@ -715,15 +715,8 @@ FLASHSTEPS_PTX_2(cvt_e4m3x2_f32, float, B16(float_to_e4m3_bits(b) | float_to_e4m
 FLASHSTEPS_PTX_1(cvt_e4m3x2_f16x2, __half2, B16(float_to_e4m3_bits(a.x) | float_to_e4m3_bits(a.y) << 8))
 FLASHSTEPS_PTX_1(cvt_f16x2_e4m3x2, B16,
                  (__half2{e4m3_bits_to_float(uint8_t(a)), e4m3_bits_to_float(uint8_t(a >> 8))}))
-// E5M2 is the upper half of an FP16 number, rounded to the nearest; what is too large becomes 57344.
-FLASHSTEPS_PTX B16 to_e5m2(float number) {
-  if (number != number) return 0x7f;
-  const float clamped = std::fmin(std::fmax(number, -57344.0f), 57344.0f);
-  const float step = std::ldexp(1.0f, std::max(std::ilogb(clamped), -14) - 2);
-  return B16(__half(std::nearbyint(clamped / step) * step).bits >> 8);
-}
-FLASHSTEPS_PTX_2(cvt_e5m2x2_f32, float, B16(to_e5m2(b) | to_e5m2(a) << 8))
-FLASHSTEPS_PTX_1(cvt_e5m2x2_f16x2, __half2, B16(to_e5m2(a.x) | to_e5m2(a.y) << 8))
+FLASHSTEPS_PTX_2(cvt_e5m2x2_f32, float, B16(float_to_e5m2_bits(b) | float_to_e5m2_bits(a) << 8))
+FLASHSTEPS_PTX_1(cvt_e5m2x2_f16x2, __half2, B16(float_to_e5m2_bits(a.x) | float_to_e5m2_bits(a.y) << 8))
 FLASHSTEPS_PTX_1(cvt_f16x2_e5m2x2, B16, uint32_t(a & 0xff) << 8 | uint32_t(a & 0xff00) << 16)
 // TF32 has the upper 19 bits of a float.
 FLASHSTEPS_PTX uint32_t to_tf32(uint32_t bits, bool to_even) {

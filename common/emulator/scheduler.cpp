@@ -581,6 +581,9 @@ void pass_turn() {
   turns.pass();
 }
 
+constexpr size_t kWindowBytes = 1 << 18;
+constexpr size_t kMappedBytes = SharedLayout::kReservedBytes + kMaxSmemBytes + 2 * kSmemGuardBytes;
+
 Cta::Cta()
     : log(std::make_unique<AccessLog>()),
       races(std::make_unique<SharedRaces>()),
@@ -591,14 +594,24 @@ Cta::Cta()
       registers(std::make_unique<RegisterPool>()),
       products(std::make_unique<AsyncProducts>()),
       reads(std::make_unique<ReadExtents>()) {
-  const size_t mapped = kMaxSmemBytes + 2 * kSmemGuardBytes;
-  void* mapping = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  // Of a pointer to shared memory, the lower bits are its address, as on a GPU: ThunderKittens puts them into
+  // the descriptors of wgmma.
+  const size_t mapped = kWindowBytes + kMappedBytes;
+  void* const mapping = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();
-  smem = static_cast<unsigned char*>(mapping) + kSmemGuardBytes;  // page-aligned, hence 1024-byte aligned
-  if (mprotect(smem, kMaxSmemBytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+  const uintptr_t begin = uintptr_t(mapping), end = begin + mapped;
+  const uintptr_t window = (begin + kSmemGuardBytes + kWindowBytes - 1) / kWindowBytes * kWindowBytes;
+  const uintptr_t used = window - kSmemGuardBytes;
+  if (used > begin) munmap(mapping, used - begin);
+  if (end > used + kMappedBytes)
+    munmap(reinterpret_cast<void*>(used + kMappedBytes), end - used - kMappedBytes);
+  smem = reinterpret_cast<unsigned char*>(window) + SharedLayout::kReservedBytes;
+  if (mprotect(reinterpret_cast<void*>(window), SharedLayout::kReservedBytes + kMaxSmemBytes,
+               PROT_READ | PROT_WRITE) != 0)
+    throw std::bad_alloc();
 }
 
-Cta::~Cta() { munmap(smem - kSmemGuardBytes, kMaxSmemBytes + 2 * kSmemGuardBytes); }
+Cta::~Cta() { munmap(smem - SharedLayout::kReservedBytes - kSmemGuardBytes, kMappedBytes); }
 
 Counters last_counters() {
   const std::lock_guard lock(launch_mutex);

@@ -32,21 +32,6 @@ inline int unsupported() { return 0; }
 #define __all(...) FLASHSTEPS_NO_MASK
 #define __ballot(...) FLASHSTEPS_NO_MASK
 
-#define FLASHSTEPS_OTHER_ROUNDING \
-  FLASHSTEPS_UNSUPPORTED("the emulator rounds this to nearest, use the function that ends in _rn")
-#define __fadd_rz(...) FLASHSTEPS_OTHER_ROUNDING
-#define __fadd_rd(...) FLASHSTEPS_OTHER_ROUNDING
-#define __fadd_ru(...) FLASHSTEPS_OTHER_ROUNDING
-#define __fsub_rz(...) FLASHSTEPS_OTHER_ROUNDING
-#define __fsub_rd(...) FLASHSTEPS_OTHER_ROUNDING
-#define __fsub_ru(...) FLASHSTEPS_OTHER_ROUNDING
-#define __fdiv_rz(...) FLASHSTEPS_OTHER_ROUNDING
-#define __fdiv_rd(...) FLASHSTEPS_OTHER_ROUNDING
-#define __fdiv_ru(...) FLASHSTEPS_OTHER_ROUNDING
-#define __fmaf_rz(...) FLASHSTEPS_OTHER_ROUNDING
-#define __fmaf_rd(...) FLASHSTEPS_OTHER_ROUNDING
-#define __fmaf_ru(...) FLASHSTEPS_OTHER_ROUNDING
-
 #define FLASHSTEPS_HOST_MEMORY \
   FLASHSTEPS_UNSUPPORTED("a step gets pointers to all of its tensors, it allocates and copies nothing")
 #define cudaMalloc(...) FLASHSTEPS_HOST_MEMORY

@@ -7,7 +7,8 @@
 // row of 16 bytes (.trans if the matrix is not stored the way that the product wants it, at the same cost).
 // bf16 is counted alike, although nvcc makes four 4-byte loads of it, and MOVM to transpose. An accumulator
 // is read and written as the two C fragments of mma.m16n8k16, with 4 instructions of 8 bytes per lane; by
-// columns, with 8 of 4 bytes. A product is two mma.m16n8k16.
+// columns, with 8 of 4 bytes. A product is two mma.m16n8k16. What steps do not have, matrices of bytes and in
+// global memory, is not counted.
 #include "common/emulator/wmma.h"
 
 #include "common/emulator/core.h"
@@ -19,8 +20,9 @@ namespace {
 
 constexpr int kElementsPerLane = 8;
 constexpr int kSize = 16;
-// CUDA's rules, in bytes: of the pointer, and of the distance between rows or columns.
-constexpr size_t kMatrixAlignment = 32;
+// CUDA's rules, in bytes: of the pointer, and of the distance between rows or columns. Of bytes, PTX's rule,
+// which is a lane's share of the matrix: NVIDIA's own programs do not keep to the other.
+constexpr size_t kMatrixAlignment = 32, kByteMatrixAlignment = 8;
 constexpr size_t kStrideAlignment = 16;
 
 // A one-to-one map of (lane, element) to the matrix. A kernel that takes a lane's elements for a row's, or
@@ -46,6 +48,7 @@ struct MemoryArguments {
   void* fragment;
   WmmaMatrix matrix;
   uintptr_t pc;
+  Space space;
 
   size_t offset(Position at) const {  // in elements
     const auto [line, place] = matrix.by_rows ? at : Position{at.col, at.row};
@@ -59,7 +62,7 @@ struct Piece {
   int elements;  // consecutive in memory
 };
 
-// A 16-bit matrix in one access: the 16 rows (or columns), in halves of 8 elements. An accumulator in
+// An operand in one access: the 16 rows (or columns), in halves of 8 elements. An accumulator in
 // several.
 Piece piece_of(const MemoryArguments& m, int lane, int access) {
   const bool by_rows = m.matrix.by_rows;
@@ -130,110 +133,129 @@ void execute_memory(void* const* opaque, unsigned lanes) {
       }
     }
   }
-  count<T>(m);
+  if (sizeof(T) > 1 && m.space == Space::kShared) count<T>(m);
 }
 
-std::string describe_smem(const void* address) {
+std::string describe_place(const void* address) {
   const uintptr_t offset = uintptr_t(address) - uintptr_t(cta->smem);
-  if (offset < kMaxSmemBytes) return describe_shared(uintptr_t(address));
-  return "the address of a __shared__ variable";
+  return offset < kMaxSmemBytes ? describe_shared(uintptr_t(address)) : "the address of the matrix";
 }
 
-void check_matrix(const MemoryArguments& m, size_t element_bytes) {
+Space check_matrix(const MemoryArguments& m, size_t element_bytes, bool write) {
   const InRuntime in_runtime;
   const Place place{.pc = m.pc};
   // The first element stands for all: where they end is checked with each lane's piece.
-  if (check_access(uintptr_t(m.matrix.data), element_bytes, false, place) != Space::kShared) {
+  const Space space = check_access(uintptr_t(m.matrix.data), element_bytes, write, place);
+  if (space != Space::kShared && space != Space::kGlobal) {
     fail(Bug::kSharedOutOfBounds, *self)
-        << m.op << " at " << place
-        << ": the matrix is not in shared memory. (A GPU takes global memory as well; the "
-        << "emulator does not)";
+        << m.op << " at " << place << ": the matrix is neither in shared nor in global memory";
   }
-  if (uintptr_t(m.matrix.data) % kMatrixAlignment != 0) {
-    fail(Bug::kMisaligned, *self) << m.op << " at " << place << ": " << describe_smem(m.matrix.data)
-                                  << " is not a multiple of " << kMatrixAlignment << " bytes";
+  const size_t alignment = element_bytes == 1 ? kByteMatrixAlignment : kMatrixAlignment;
+  if (uintptr_t(m.matrix.data) % alignment != 0) {
+    fail(Bug::kMisaligned, *self) << m.op << " at " << place << ": " << describe_place(m.matrix.data)
+                                  << " is not a multiple of " << alignment << " bytes";
   }
   if (m.matrix.stride * element_bytes % kStrideAlignment != 0) {
     fail(Bug::kMisaligned, *self) << m.op << " at " << place << ": a stride of " << m.matrix.stride
                                   << " elements is not a multiple of " << kStrideAlignment << " bytes";
   }
+  return space;
 }
 
 template <typename T, bool STORE>
-void access_memory(MemoryArguments m, Location at) {
-  check_matrix(m, sizeof(T));
+void access_memory(const char* op, WmmaOperand operand, void* fragment, WmmaMatrix matrix, uintptr_t pc,
+                   Location at) {
+  MemoryArguments m{op, operand, fragment, matrix, pc, Space::kShared};
+  m.space = check_matrix(m, sizeof(T), STORE);
   // Which lane reads or writes which piece is unspecified too. Here it is another one than the C fragment's
   // layout would have, so that what a lane has just written itself is not safe from this either.
   const int other_lane = self->lane ^ int(1 + Random{cta->options.seed}.next() % (kWarpSize - 1));
   for (int access = 0; access < num_accesses(m); ++access) {
     const Piece piece = piece_of(m, other_lane, access);
     const size_t bytes = size_t(piece.elements) * sizeof(T);
-    touch_shared(m.op, static_cast<T*>(m.matrix.data) + m.offset(piece.at), bytes, bytes, STORE, m.pc);
+    const T* const address = static_cast<T*>(matrix.data) + m.offset(piece.at);
+    m.space == Space::kShared ? touch_shared(op, address, bytes, bytes, STORE, pc)
+                              : touch_global(op, uintptr_t(address), bytes, STORE, pc);
   }
-  collective(m.op, 0xffffffff, &m, execute_memory<T, STORE>, at);
+  collective(op, 0xffffffff, &m, execute_memory<T, STORE>, at);
 }
 
-constexpr const char* kLoad = "wmma::load_matrix_sync";
-constexpr const char* kStore = "wmma::store_matrix_sync";
-
 struct ProductArguments {
-  float* d;
-  const uint16_t* a;
-  const uint16_t* b;
-  const float* c;
+  void* d;
+  const void* a;
+  const void* b;
+  const void* c;
 };
 
-template <bool BF16>
-void execute_product(void* const* opaque, unsigned lanes) {
+template <typename Operand, typename Sum, typename Multiply>
+void execute(void* const* opaque, unsigned lanes, Multiply multiply) {
   check_aligned(lanes);
   const Scramble a_position(WmmaOperand::kA), b_position(WmmaOperand::kB),
       c_position(WmmaOperand::kAccumulator);
-  uint16_t a_bits[kSize][kSize], b_bits[kSize][kSize];
-  float a[kSize][kSize], b[kSize][kSize], c[kSize][kSize];
+  Operand a[kSize][kSize], b[kSize][kSize];
+  Sum c[kSize][kSize];
   for (int lane = 0; lane < kWarpSize; ++lane) {
     const auto& arguments = *static_cast<const ProductArguments*>(opaque[lane]);
     for (int i = 0; i < kElementsPerLane; ++i) {
       const Position in_a = a_position(lane, i), in_b = b_position(lane, i), in_c = c_position(lane, i);
-      a_bits[in_a.row][in_a.col] = arguments.a[i];
-      b_bits[in_b.row][in_b.col] = arguments.b[i];
-      c[in_c.row][in_c.col] = arguments.c[i];
+      a[in_a.row][in_a.col] = static_cast<const Operand*>(arguments.a)[i];
+      b[in_b.row][in_b.col] = static_cast<const Operand*>(arguments.b)[i];
+      c[in_c.row][in_c.col] = static_cast<const Sum*>(arguments.c)[i];
     }
   }
-  elements_to_float(a_bits, BF16, a);
-  elements_to_float(b_bits, BF16, b);
-  multiply_accumulate(a, b, c);
+  multiply(a, b, c);
   for (int lane = 0; lane < kWarpSize; ++lane) {
     const auto& arguments = *static_cast<const ProductArguments*>(opaque[lane]);
     for (int i = 0; i < kElementsPerLane; ++i) {
       const Position in_c = c_position(lane, i);
-      arguments.d[i] = c[in_c.row][in_c.col];
+      static_cast<Sum*>(arguments.d)[i] = c[in_c.row][in_c.col];
     }
   }
   cta->counters.mma += 2;
 }
 
+template <bool BF16>
+void execute_product(void* const* opaque, unsigned lanes) {
+  execute<uint16_t, float>(opaque, lanes, [](const auto& a_bits, const auto& b_bits, auto& c) {
+    float a[kSize][kSize], b[kSize][kSize];
+    elements_to_float(a_bits, BF16, a);
+    elements_to_float(b_bits, BF16, b);
+    multiply_accumulate(a, b, c);
+  });
+}
+
+// Sums wrap around.
+template <typename Byte>
+void execute_byte_product(void* const* opaque, unsigned lanes) {
+  execute<Byte, uint32_t>(opaque, lanes, [](const auto& a, const auto& b, auto& c) {
+    for (int row = 0; row < kSize; ++row)
+      for (int col = 0; col < kSize; ++col)
+        for (int k = 0; k < kSize; ++k) c[row][col] += uint32_t(int(a[row][k]) * int(b[k][col]));
+  });
+}
+
 }  // namespace
 
-void wmma_load_16bit(WmmaOperand operand, uint16_t* fragment, WmmaMatrix matrix, Location at) {
-  const auto pc = uintptr_t(__builtin_return_address(0));
-  access_memory<uint16_t, false>({kLoad, operand, fragment, matrix, pc}, at);
+void wmma_load(WmmaOperand operand, void* fragment, size_t element_bytes, WmmaMatrix matrix, Location at) {
+  const auto load = element_bytes == 1   ? access_memory<uint8_t, false>
+                    : element_bytes == 2 ? access_memory<uint16_t, false>
+                                         : access_memory<uint32_t, false>;
+  load("wmma::load_matrix_sync", operand, fragment, matrix, uintptr_t(__builtin_return_address(0)), at);
 }
 
-void wmma_load_accumulator(float* fragment, WmmaMatrix matrix, Location at) {
-  const auto pc = uintptr_t(__builtin_return_address(0));
-  access_memory<float, false>({kLoad, WmmaOperand::kAccumulator, fragment, matrix, pc}, at);
+void wmma_store_accumulator(WmmaMatrix matrix, const void* fragment, Location at) {
+  access_memory<uint32_t, true>("wmma::store_matrix_sync", WmmaOperand::kAccumulator,
+                                const_cast<void*>(fragment), matrix, uintptr_t(__builtin_return_address(0)),
+                                at);
 }
 
-void wmma_store_accumulator(WmmaMatrix matrix, const float* fragment, Location at) {
-  const auto pc = uintptr_t(__builtin_return_address(0));
-  access_memory<float, true>({kStore, WmmaOperand::kAccumulator, const_cast<float*>(fragment), matrix, pc},
-                             at);
-}
-
-void wmma_product(float* d, const uint16_t* a, const uint16_t* b, const float* c, bool bf16, Location at) {
+void wmma_product(void* d, const void* a, const void* b, const void* c, WmmaElement element, Location at) {
   ProductArguments arguments{d, a, b, c};
-  collective("wmma::mma_sync", 0xffffffff, &arguments, bf16 ? execute_product<true> : execute_product<false>,
-             at);
+  const auto product = element == WmmaElement::kFp16         ? execute_product<false>
+                       : element == WmmaElement::kBf16       ? execute_product<true>
+                       : element == WmmaElement::kSignedByte ? execute_byte_product<int8_t>
+                                                             : execute_byte_product<uint8_t>;
+  collective("wmma::mma_sync", 0xffffffff, &arguments, product, at);
 }
 
 }  // namespace emulator

@@ -58,15 +58,56 @@ Words flags() {
   return words;
 }
 
-void run_gcc(const Toolchain& tools, Words words, const Words& more = {},
-             const char* failure = "the program was not compiled") {
-  words.insert(words.begin(), tools.gcc);
+// Returns whether it succeeded.
+bool run_gcc(const std::string& gcc, const std::string& messages, Words words, const Words& more) {
+  words.insert(words.begin(), gcc);
   words.insert(words.end(), more.begin(), more.end());
-  const int status = run_process(words, {}, tools.messages);
+  const int status = run_process(words, {}, messages);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-    throw CompileError(tools.gcc + " cannot be run: the emulator compiles programs with g++ 12 or newer");
-  if (status == 0) return;
-  throw CompileError(failure + (tools.messages.empty() ? "" : ":\n" + read_file(tools.messages)));
+    throw CompileError(gcc + " cannot be run: the emulator compiles programs with g++ 12 or newer");
+  return status == 0;
+}
+
+// What a static_assert of the emulator's says, with the innermost line of the program's that led to it. g++
+// says both in a screenful of instantiations. "": there is none.
+std::string sentence_of_emulator(const std::string& messages, const std::string& emulator) {
+  const std::string failed = "error: static assertion failed: ", from = ":   required from ";
+  std::istringstream lines(messages);
+  std::string place;
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_of_emulator = line.starts_with(emulator);
+    const size_t sentence = line.find(failed), end_of_place = line.find(from);
+    if (is_of_emulator && sentence != line.npos) return place + ": " + line.substr(sentence + failed.size());
+    if (line.find(": In ") != line.npos) place.clear();
+    if (place.empty() && !is_of_emulator && end_of_place != line.npos)
+      place = line.substr(0, line.rfind(':', end_of_place - 1));  // without the column
+  }
+  return "";
+}
+
+void compile(const Toolchain& tools, const std::string& folder, const Words& more) {
+  const std::string messages = tools.messages.empty() ? folder + "/messages" : tools.messages;
+  const bool is_done = run_gcc(tools.gcc, messages, flags(), more);
+  const std::string text = read_file(messages);
+  const std::string sentence = sentence_of_emulator(text, tools.root + "/common/");
+  if (!is_done && !sentence.empty()) throw CompileError(sentence);
+  if (tools.messages.empty()) std::cerr << text << std::flush;
+  if (!is_done)
+    throw CompileError("the program was not compiled" + (tools.messages.empty() ? "" : ":\n" + text));
+}
+
+// Of all that the linker says, the first name that nothing defines, with the line that uses it.
+std::string sentence_of_linker(const std::string& messages) {
+  const std::string sentence = "a program is one file, which may #include others: it does not define ";
+  const std::string before_name = ": undefined reference to `";
+  const size_t end_of_place = messages.find(before_name);
+  if (end_of_place == messages.npos) return "the program was not linked:\n" + messages;
+  const size_t name = end_of_place + before_name.size();
+  const size_t line = messages.rfind('\n', end_of_place) + 1;
+  std::string place = messages.substr(line, end_of_place - line);
+  if (const size_t linker = place.find("ld: "); linker != place.npos) place.erase(0, linker + 4);
+  return (place.starts_with("(") ? "" : place + ": ") + sentence +
+         messages.substr(name, messages.find("'\n", name) - name);
 }
 
 // As -D would define them, but behind the emulator's own headers, in which N is a name like others.
@@ -92,7 +133,7 @@ Translated translate_program(const Toolchain& tools, const CudaSource& source, c
   preprocess.insert(preprocess.end(),
                     {"-include", emulator + (source.by_name ? "/kernel_server.h" : "/cuda_program.h"),
                      "-include", folder + "/macros.h", "-o", folder + "/preprocessed", source.path});
-  run_gcc(tools, flags(), preprocess);
+  compile(tools, folder, preprocess);
 
   // Of files that are neither the system's nor the emulator's.
   const auto is_own = [of_emulator = tools.root + "/common/"](std::string_view path) {
@@ -111,7 +152,7 @@ void compile_translated(const Toolchain& tools, const std::string& text, const s
                         const std::string& object) {
   write_file(folder + "/translated.ii", text);
   // With a section for each function, the linker's relocations tell which __shared__ variables a kernel has.
-  run_gcc(tools, flags(),
+  compile(tools, folder,
           {"-fpreprocessed", "-ffunction-sections", "-c", folder + "/translated.ii", "-o", object});
 }
 
@@ -120,8 +161,9 @@ void link_program(const Toolchain& tools, const std::string& object, const std::
   // Without the flags: -fsanitize=thread would add ThreadSanitizer's own runtime.
   Words options = split(FLASHSTEPS_LINK_OPTIONS);
   if (by_name) options.push_back("-Wl,--wrap=main");
-  run_gcc(tools, {object, "-o", program, tools.library, "-pthread", "-ldl"}, options,
-          "a program is one file, which may #include others: it uses what it does not define");
+  const std::string messages = object + ".messages";
+  if (!run_gcc(tools.gcc, messages, {object, "-o", program, tools.library, "-pthread", "-ldl"}, options))
+    throw CompileError(sentence_of_linker(read_file(messages)));
 }
 
 std::string kernel_server(const std::vector<std::string>& kernels,

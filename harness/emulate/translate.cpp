@@ -36,7 +36,7 @@ std::string sentence_of(std::string_view file, int line, const std::string& sent
   return std::string(file) + ":" + std::to_string(line) + ": " + sentence;
 }
 
-// cudaMalloc, cuInit, CUdevice, tex2D, surf1Dread
+// cudaMalloc, cuInit, CUdevice, tex2D, surf1Dread, __nv_fp4_e2m1
 bool is_name_of_cuda(std::string_view word) {
   const auto goes_on = [&](std::string_view with, auto is_next) {
     return word.starts_with(with) && word.size() > with.size() &&
@@ -44,7 +44,7 @@ bool is_name_of_cuda(std::string_view word) {
   };
   const auto is_upper = [](int c) { return std::isupper(c) != 0; };
   const auto is_dimension = [](int c) { return c >= '1' && c <= '3'; };
-  return goes_on("cuda", is_upper) || goes_on("cu", is_upper) ||
+  return word.starts_with("__nv_") || goes_on("cuda", is_upper) || goes_on("cu", is_upper) ||
          goes_on("CU", [](int c) { return std::islower(c) != 0; }) || goes_on("tex", is_dimension) ||
          goes_on("surf", is_dimension);
 }
@@ -57,7 +57,9 @@ std::string_view library_of(std::string_view path) {
     if (name.starts_with(library)) return library;
   for (const std::string_view folder : {"/thrust/", "/cub/", "/torch/"})
     if (path.find(folder) != path.npos) return folder.substr(1, folder.size() - 2);
-  return "";
+  // cudaEGL.h; cuda.h and some others are the emulator's.
+  const bool is_other_of_cuda = name.starts_with("cuda") && path.find("/common/emulator/") == path.npos;
+  return is_other_of_cuda ? name.substr(0, name.rfind('.')) : "";
 }
 
 // Finds the tokens of the user's own files. Comments, line markers and pragmas are none.
@@ -181,20 +183,26 @@ class Translator {
   Translator(std::vector<Token> tokens, std::set<std::string_view> known)
       : tokens_(std::move(tokens)), known_(std::move(known)) {
     for (const Token& token : tokens_) becomes_.emplace_back(token.text);
+    is_removed_.resize(tokens_.size());
   }
 
   std::string translate(std::string_view preprocessed) {
     // The first line is a marker of the file that g++ was given.
     const size_t quote = preprocessed.find('"') + 1;
     main_file_ = preprocessed.substr(quote, preprocessed.find('"', quote) - quote);
+    for (size_t i = 0; i < tokens_.size(); ++i)
+      if (is_name_of_cuda(text(i))) name_of_cuda(i);
+    std::string opaque;
+    for (const std::string_view type : opaque_types_) opaque += "struct " + std::string(type) + " {}; ";
+    if (!opaque.empty()) becomes_[0].insert(0, "namespace emulator::cuda { " + opaque + "} ");
     for (size_t i = 0; i < tokens_.size(); ++i) {
+      if (is_removed_[i]) continue;
       if (is_launch(i)) launch(i);
       if (text(i) == "__flashsteps_shared__") shared(i);
       if (text(i) == "__flashsteps_cluster_dims__") cluster_dims(i);
       if (in(text(i), {"cudaLaunchKernel", "cudaLaunchCooperativeKernel"})) take_kernel_itself(i);
       if (text(i) == "__noinline__" && !is_in_attribute(i)) becomes_[i] = "__attribute__((noinline))";
       if (in(text(i), {"asm", "__asm", "__asm__"})) inline_ptx(i);
-      if (is_name_of_cuda(text(i))) name_of_cuda(i);
     }
     std::string translated;
     const char* copied = preprocessed.data();
@@ -261,7 +269,49 @@ class Translator {
                              in(text(i + 1), {"(", ")", "[", "{", "=", ";", ",", ":", ">"}) &&
                              !in(text(i - 1), {"case", "delete", "goto", "new", "throw"});
     if (is_declared || in(text(i - 1), {".", "->", "::"})) known_.insert(text(i));
-    if (!known_.contains(text(i))) fail(i, "the emulator has no " + std::string(text(i)));
+    const bool is_in_program = tokens_[i].file == main_file_;
+    const bool is_known = known_.contains(text(i)) && !(is_in_program && opaque_types_.contains(text(i)));
+    if (is_known || is_removed_[i]) return;
+    const std::string sentence = "the emulator has no " + std::string(text(i));
+    if (is_in_program) fail(i, sentence);
+    unknown_in_library(i, sentence);
+  }
+
+  // Libraries of headers have functions that this program never calls: only a call stops, with the sentence.
+  // Of a type that they name elsewhere, nothing but its name is known.
+  void unknown_in_library(size_t i, const std::string& sentence) {
+    size_t body = kNone;  // the outermost that it is in
+    for (size_t open = tokens_[i].parent; open != kNone; open = tokens_[open].parent)
+      if (text(open) == "{" && match(open) != kNone && is_body_of_function(open)) body = open;
+    if (body != kNone) {
+      remove(body + 1, match(body));
+      becomes_[body] += " ::emulator::program::stop(R\"(" + sentence_at(i, sentence) + ")\"); ";
+      return;
+    }
+    opaque_types_.insert(text(i));
+    known_.insert(text(i));
+    size_t end = i, equals = kNone;
+    for (; end < tokens_.size() && !(text(end) == ";" && tokens_[end].parent == tokens_[i].parent); ++end)
+      if (text(end) == "=" && tokens_[end].parent == tokens_[i].parent) equals = std::min(equals, end);
+    if (equals != kNone) remove(equals, end);
+  }
+  void remove(size_t begin, size_t end) {
+    for (const size_t i : range(begin, end)) {
+      becomes_[i] = "";
+      is_removed_[i] = true;
+    }
+  }
+  // In front of it stands a parameter list.
+  bool is_body_of_function(size_t brace) const {
+    size_t i = brace;
+    while (i > 0 && !in(text(i - 1), {";", "{", "}"})) {
+      --i;
+      if (text(i) == ")" && match(i) != kNone) {
+        i = match(i);
+        if (is_name(i - 1) && !in(text(i - 1), {"alignas", "__attribute__", "requires"})) return true;
+      }
+    }
+    return false;
   }
 
   // ---------------------------------------------------------------- __global__
@@ -713,9 +763,10 @@ class Translator {
   }
 
   std::vector<Token> tokens_;
-  std::set<std::string_view> known_;  // names of CUDA's
+  std::set<std::string_view> known_, opaque_types_;  // names of CUDA's
   std::string_view main_file_;
   std::vector<std::string> becomes_;  // what stands in each one's place
+  std::vector<bool> is_removed_;
 };
 
 }  // namespace

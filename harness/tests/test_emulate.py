@@ -261,7 +261,14 @@ int main() { sum<<<1, 1>>>(nullptr, 0); }
     [
         ('__global__ void f() { asm("vadd 0;"); }', "program.cu:1: PTX: the emulator does not know `vadd 0`"),
         ("int main() { return x; }", "program.cu:1:21: error: 'x' was not declared"),
-        ("int f();\nint main() { return f(); }", "a program is one file, which may #include others"),
+        (
+            "#include <mma.h>\nnvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 8, float> a;",
+            "flashsteps: program.cu:2: only 16 x 16 x 16 is emulated\n",
+        ),
+        (
+            "int f();\nint main() { return f(); }",
+            "program.cu:2: a program is one file, which may #include others: it does not define f()",
+        ),
         (
             "__global__ void f() {}\nint main() { void* g = (void*)f; cudaLaunchKernel(g, 1, 32, nullptr); }",
             "program.cu:2:50: error: call to 'emulator::cuda::cudaLaunchKernel' declared with attribute error: "

@@ -11,7 +11,7 @@ using flashsteps::translate;
 
 namespace {
 
-bool is_own(std::string_view path) { return path == "a.cu"; }
+bool is_own(std::string_view path) { return path == "a.cu" || path == "its.h"; }
 
 const std::string kMarker = "# 1 \"a.cu\"\n";
 
@@ -405,13 +405,14 @@ TEST_CASE("translate: PTX that the emulator does not know is named at its line")
 
 TEST_CASE("translate: CUDA's names that no header has, and libraries") {
   const std::string header =
-      "# 1 \"/usr/cuda.h\" 1\nvoid cudaMalloc(void**, unsigned long);\n# 2 \"a.cu\" 2\n";
+      "# 1 \"/common/emulator/cuda.h\" 1\nvoid cudaMalloc(void**, unsigned long);\n# 2 \"a.cu\" 2\n";
   CHECK(refusal_of(header + "void f() { cudaMalloc(&p, 1); cudaGraphCreate(&graph, 0); }") ==
         "a.cu:2: the emulator has no cudaGraphCreate");
   CHECK(refusal_of("\nvoid f(cudaTextureObject_t t, const cudaGraph_t& g);") ==
         "a.cu:2: the emulator has no cudaTextureObject_t");
   CHECK(refusal_of("const cudaGraph_t& graph = its;") == "a.cu:1: the emulator has no cudaGraph_t");
   CHECK(refusal_of("float x = tex2D<float>(t, 1, 2);") == "a.cu:1: the emulator has no tex2D");
+  CHECK(refusal_of("__nv_fp4_e2m1 x;") == "a.cu:1: the emulator has no __nv_fp4_e2m1");
   CHECK(refusal_of("CUcontext context;") == "a.cu:1: the emulator has no CUcontext");
   for (const char* own :
        {"void cudaCheck(int e) {}\nint x = cudaCheck(2);", "int cudaTime = 0; int y = cudaTime;",
@@ -419,9 +420,20 @@ TEST_CASE("translate: CUDA's names that no header has, and libraries") {
         "current.texture3D(1); CUDA_CHECK(x); custom(cudamalloc); text2D(surface);"})
     CHECK(is_unchanged(own));
 
+  const std::string of_library =
+      "# 1 \"its.h\" 1\nconst CUmemX kind = CU_MEM_X;\nstruct alignas(8) Its { CUmemX x;\nvoid f(CUmemX y) "
+      "{\n  if (y) cuMemFree(cudaX); } };\n# 2 \"a.cu\" 2\n";
+  CHECK(tidied(translated(of_library)) ==
+        tidied("# 1 \"its.h\" 1\nnamespace emulator::cuda { struct CUmemX {}; } const CUmemX kind ;\nstruct "
+               "alignas(8) Its { CUmemX x;\nvoid f(CUmemX y) { ::emulator::program::stop(R\"(its.h:4: the "
+               "emulator has no cuMemFree)\");\n } };\n# 2 \"a.cu\" 2\n"));
+  CHECK(refusal_of(of_library + "CUmemX x;") == "a.cu:2: the emulator has no CUmemX");
+
   const std::string library = "# 1 \"/usr/include/cublas_v2.h\" 1\n\n# 2 \"a.cu\" 2\n";
   CHECK(refusal_of("\n\n" + library) == "a.cu:3: the library cublas is not emulated");
   CHECK(refusal_of("# 1 \"/usr/a/thrust/b/sort.h\" 1\n") == "a.cu:1: the library thrust is not emulated");
+  CHECK(refusal_of("# 1 \"/usr/a/cudaEGL.h\" 1\n") == "a.cu:1: the library cudaEGL is not emulated");
+  CHECK(refusal_of("# 1 \"/usr/common/emulator/cuda_headers/cuda.h\" 1\n") == "");
   CHECK(refusal_of("# 1 \"/usr/b.h\" 1\n" + library) == "");  // it is no program that includes it
   const auto all = [](std::string_view) { return true; };
   CHECK(contains(translate(kMarker + library, all), "cublas"));  // somebody's own that is called so

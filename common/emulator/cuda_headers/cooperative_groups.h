@@ -90,10 +90,11 @@ class thread_block_tile {
   static unsigned ballot(int predicate, Location at = Location::current()) {
     return __ballot_sync(mask(), predicate, at) >> first_lane();
   }
+  // The emulator's own: its lanes.
+  static unsigned mask() { return (SIZE == 32 ? 0xffffffff : (1u << SIZE % 32) - 1) << first_lane(); }
 
  private:
   static unsigned first_lane() { return thread_block::thread_rank() % 32 / SIZE * SIZE; }
-  static unsigned mask() { return (SIZE == 32 ? 0xffffffff : (1u << SIZE % 32) - 1) << first_lane(); }
 };
 
 // Any of these groups. Its size is known when it runs.
@@ -134,13 +135,6 @@ thread_block_tile<SIZE, thread_block_tile<PARENT_SIZE>> tiled_partition(
   static_assert(SIZE <= PARENT_SIZE, "a tile is no larger than what it is a part of");
   return {};
 }
-
-// Groups of the lanes that have the same value.
-auto labeled_partition(const auto& group, auto label) {
-  static_assert(sizeof(label) == 0, "groups of lanes with the same value are not emulated");
-  return group;
-}
-auto binary_partition(const auto& group, bool predicate) { return labeled_partition(group, predicate); }
 
 template <typename Group>
 void sync(const Group& group, Location at = Location::current()) {
@@ -253,6 +247,7 @@ class coalesced_group {
   int all(int predicate, Location at = Location::current()) const {
     return __all_sync(lanes_, predicate, at);
   }
+  unsigned mask() const { return lanes_; }  // the emulator's own
 
  private:
   template <typename T>
@@ -265,6 +260,15 @@ class coalesced_group {
 };
 inline coalesced_group coalesced_threads(Location at = Location::current()) {
   return coalesced_group(__activemask(at));
+}
+
+// The lanes of a tile or of a coalesced_group that have the same value as this one.
+coalesced_group labeled_partition(const auto& group, auto label, Location at = Location::current()) {
+  static_assert(std::is_integral_v<decltype(label)>, "a label is an integer");
+  return coalesced_group(__match_any_sync(group.mask(), (long long)label, at));
+}
+coalesced_group binary_partition(const auto& group, bool predicate, Location at = Location::current()) {
+  return labeled_partition(group, predicate, at);
 }
 
 }  // namespace emulator::cuda::cooperative_groups

@@ -250,6 +250,37 @@ __global__ void wmma_kernel(float* out) {
   out[threadIdx.x] = reinterpret_cast<float*>(smem)[threadIdx.x];
 }
 
+// From and to global memory, in which there is a gap behind each row.
+template <typename Byte>
+__global__ void wmma_of_bytes(int* sums, const Byte* a, const Byte* b) {
+  using namespace nvcuda;
+  wmma::fragment<wmma::matrix_a, 16, 16, 16, Byte, wmma::row_major> frag_a;
+  wmma::fragment<wmma::matrix_b, 16, 16, 16, Byte, wmma::col_major> frag_b;
+  wmma::fragment<wmma::accumulator, 16, 16, 16, int> acc;
+  wmma::load_matrix_sync(frag_a, a + 8, 32);
+  wmma::load_matrix_sync(frag_b, b, 32);
+  wmma::load_matrix_sync(acc, sums, 20, wmma::mem_row_major);
+  wmma::mma_sync(acc, frag_a, frag_b, acc);
+  wmma::store_matrix_sync(sums, acc, 20, wmma::mem_row_major);
+}
+
+template <typename Byte>
+void check_wmma_of_bytes() {
+  Buffer<Byte> a(16 * 32), b(16 * 32);
+  Buffer<int> sums(16 * 20);
+  for (int i = 0; i < 16 * 32; ++i) a[size_t(i)] = Byte(i * 7), b[size_t(i)] = Byte(200 - i * 13);
+  for (int i = 0; i < 16 * 20; ++i) sums[size_t(i)] = i;
+  launch(wmma_of_bytes<Byte>, 1, 32, 0, nullptr, sums.get(), a.get(), b.get());
+  for (int row = 0; row < 16; ++row) {
+    for (int col = 0; col < 20; ++col) {
+      int sum = row * 20 + col;
+      for (int k = 0; k < 16 && col < 16; ++k)
+        sum += int(a[size_t(row * 32 + 8 + k)]) * int(b[size_t(col * 32 + k)]);
+      CHECK(sums[size_t(row * 20 + col)] == sum);
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("__match_any_sync and __match_all_sync compare bits", "[cuda]") {
@@ -466,6 +497,25 @@ TEST_CASE("integer intrinsics and conversions", "[cuda]") {
   CHECK(__fmul_rd(-exact_below, exact_below) == -exact_below);
   CHECK(__fmul_ru(-0.0f, 1) == 0.0f);
   CHECK(std::signbit(__fmul_ru(-0.0f, 1)));
+  const float tiny = 0x1p-40f, above = 1 + 0x1p-23f, huge = 0x1.fffffep127f;
+  CHECK(__fadd_rd(1, tiny) == 1);
+  CHECK(__fadd_ru(1, tiny) == above);
+  CHECK(__fadd_rz(-1, -tiny) == -1);
+  CHECK(__fadd_rz(huge, huge) == huge);
+  CHECK(std::signbit(__fadd_rd(1, -1)));
+  CHECK(__fsub_ru(-1, tiny) == -1);
+  CHECK(__fdiv_rz(1, 3) == third - 0x1p-25f);
+  CHECK(__fmaf_ru(exact_below, above, 0) == above);
+  CHECK(__fmaf_rd(tiny, tiny, 1) == 1);
+  CHECK(__frcp_rd(3) == third - 0x1p-25f);
+  CHECK(__fsqrt_ru(2) == __fsqrt_rd(2) + 0x1p-23f);
+  CHECK(__dadd_ru(1, tiny * tiny) == 1 + 0x1p-52);
+  CHECK(__dmul_rz(1 - 0x1p-53, 1 - 0x1p-53) == 1 - 0x1p-52);
+  CHECK(__ddiv_ru(1, 3) == __ddiv_rd(1, 3) + 0x1p-54);
+  CHECK(__fma_rn(third, 3, -1) == 0x1p-25);
+  CHECK(__dp4a(int(0x80ff0201), 0x7f020304, -1) == -1 + 4 + 6 - 2 - 128 * 127);
+  CHECK(__dp4a(make_char4(1, -2, 3, 4), make_char4(5, 6, 7, -8), 9) == 9 + 5 - 12 + 21 - 32);
+  CHECK(__dp4a(0x80ff0201u, 0x7f020304u, ~0u) == 4 + 6 + 510 + 128 * 127 - 1);
   CHECK(umax(1u, ~0u) == ~0u);
   CHECK(__vimax3_s32(-3, -1, -2) == -1);
   CHECK(__vimax3_s16x2(0x8000fffe, 0xffff0003, 0x80018000) == 0xffff0003);
@@ -501,4 +551,6 @@ TEST_CASE("<mma.h> has nvcuda::wmma", "[cuda]") {
   Buffer<float> out(32);
   launch(wmma_kernel, 1, 32, 1024, nullptr, out.get());
   CHECK(out[31] == 2.0f);
+  check_wmma_of_bytes<signed char>();
+  check_wmma_of_bytes<unsigned char>();
 }

@@ -273,4 +273,13 @@ TEST_CASE("FP8 is rounded to the nearest, and what is too large to the largest")
   CHECK(code_of(449) == 0x7e);
   CHECK(code_of(-INFINITY) == 0xfe);
   CHECK(code_of(NAN) == 0x7f);
+
+  for (int code = 0; code < 0x7c; ++code) {  // from there on there are no numbers
+    const float value = float(std::bit_cast<__nv_fp8_e5m2>(uint8_t(code)));
+    CHECK(value == (code < 4 ? std::ldexp(code, -16) : std::ldexp(4 + code % 4, code / 4 - 17)));
+    CHECK(int(__nv_fp8_e5m2(-value).__x) == 128 + code);
+  }
+  CHECK(__nv_fp8x4_e4m3(make_float4(1, -2, 0.5f, 1e9f)).__x == 0x7e30c038);
+  CHECK(float4(__nv_fp8x4_e5m2(make_float4(1, 2, 3, 1.1f))).w == 1);
+  CHECK(float2(__nv_fp8x2_e5m2(make_float2(1.1f, -1e9f))).y == -57344);
 }

@@ -1,5 +1,5 @@
 // Cooperative groups: any group as an argument, tiles, a reduction of structs, scans, the lanes that take a
-// branch, the grid. Prints "ok".
+// branch or have the same value, the grid. Prints "ok".
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 #include <cooperative_groups/scan.h>
@@ -51,6 +51,9 @@ __global__ void groups(int* sums, Extremes* extremes, int* scans, int* kept, int
   Extremes all = cg::reduce(warp, Extremes{i % 50, i % 50, 0.5 * i}, join);
   if (warp.thread_rank() == 7) extremes[i / 32] = all;
   scans[i] = 1000 * cg::inclusive_scan(warp, 1) + cg::exclusive_scan(warp, i % 4);
+  // Of the lanes with the same seventh of the warp, those with the same parity.
+  cg::coalesced_group alike = cg::binary_partition(cg::labeled_partition(warp, i % 32 / 7), i % 2 == 0);
+  scans[i] += 1000000 * cg::reduce(alike, i % 32, cg::greater<int>());
   if (i % 3 == 1) kept[append(num_kept)] = i;
 }
 
@@ -83,7 +86,9 @@ int main() {
     for (int i = 32 * warp, before = 0; i < 32 * warp + 32; before += i++ % 4) {
       expected = {i % 50 < expected.least ? i % 50 : expected.least,
                   i % 50 > expected.largest ? i % 50 : expected.largest, expected.sum + 0.5 * i};
-      right = right && scans[i] == 1000 * (i % 32 + 1) + before;
+      int last = i % 32;
+      while (last + 2 < 32 && (last + 2) / 7 == i % 32 / 7) last += 2;
+      right = right && scans[i] == 1000000 * last + 1000 * (i % 32 + 1) + before;
     }
     Extremes got = extremes[warp];
     right =

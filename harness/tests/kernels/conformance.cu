@@ -313,11 +313,11 @@ __global__ void integer_functions(const uint32_t* in, uint32_t* out) {
   }
 }
 
-// Those that round to nearest, of ordinary numbers.
+// Of ordinary numbers.
 __global__ void float_functions(const uint32_t* in, uint32_t* out) {
   for (int i = threadIdx.x; i < 256; i += 32) {
     const float a = __uint_as_float(in[2 * i]), b = __uint_as_float(in[2 * i + 1]);
-    uint32_t* const to = out + 7 * i;
+    uint32_t* const to = out + 13 * i;
     to[0] = __float_as_uint(__fadd_rn(a, b));
     to[1] = __float_as_uint(__fmul_rn(a, b));
     to[2] = __float_as_uint(__fdiv_rn(a, b));
@@ -325,6 +325,12 @@ __global__ void float_functions(const uint32_t* in, uint32_t* out) {
     to[4] = __float_as_uint(__frcp_rn(a));
     to[5] = __float_as_uint(__fsqrt_rn(fabsf(a)));
     to[6] = __float_as_uint(__frsqrt_rn(fabsf(a)));
+    to[7] = __float_as_uint(__fadd_rd(a, b));
+    to[8] = __float_as_uint(__fsub_rz(a, b));
+    to[9] = __float_as_uint(__fdiv_ru(a, b));
+    to[10] = __float_as_uint(__fmaf_rd(a, b, a));
+    to[11] = __float_as_uint(__fsqrt_rz(fabsf(a)));
+    to[12] = __float_as_uint(float(__ddiv_ru(a, b) - __ddiv_rd(a, b)));
   }
 }
 
@@ -429,7 +435,7 @@ constexpr ConformanceCase kCases[] = {
     {"shuffles, votes, matches, reductions", {{kBits, 256}}, 5120, 0, run<warp_functions>},
     {"counting barriers, atomics", {{kBits, 512}}, 1554, 0, run<cta_functions, 64>},
     {"integer functions, conversions", {{kBits, 256}, {kFloat, 256}}, 5120, 0, run<integer_functions>},
-    {"float functions", {{kFloat, 512}}, 1792, 0, run<float_functions>},
+    {"float functions", {{kFloat, 512}}, 3328, 0, run<float_functions>},
     {"arithmetic fp16", {{kBits, 1536}}, 6656, 0, run<half_arithmetic<Fp16, __half2>>},
     {"arithmetic bf16", {{kBits, 1536}}, 6656, 0, run<half_arithmetic<Bf16, __nv_bfloat162>>},
     {"functions fp16", {{kFp16, 256}}, 4096, 0x1p-10, run<half_functions<Fp16, __half2>>},

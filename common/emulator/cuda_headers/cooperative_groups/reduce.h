@@ -1,4 +1,4 @@
-// cooperative_groups::reduce on the emulator, for tiles.
+// cooperative_groups::reduce on the emulator, for tiles and coalesced groups.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -29,6 +29,13 @@ T reduce(const thread_block_tile<SIZE, Parent>& tile, T value, Operation operati
     if (exists) value = operation(value, other);
   }
   return value;
+}
+template <typename T, typename Operation>
+T reduce(const coalesced_group& group, T value, Operation operation, Location at = Location::current()) {
+  T result = group.shfl(value, 0, at);
+  for (unsigned rank = 1; rank < group.num_threads(); ++rank)
+    result = operation(result, group.shfl(value, rank, at));
+  return result;
 }
 
 }  // namespace emulator::cuda::cooperative_groups
