@@ -85,6 +85,8 @@ struct StepInfo {
   bool quantizes = false;
   // Does it compute gradients? It takes only such calls: AttentionCall::backward.
   bool backward = false;
+  // Why two runs of a call may differ in the rounding of sums; nullptr: they are the same, bit by bit.
+  const char* varies = nullptr;
   bool no_lse = false;  // does it compute O alone? It takes only calls in which AttentionCall::lse is null
   // Why the step cannot compute a call, apart from what the fields above say, in words that follow the step's
   // name ("needs ..."); empty when it can. `call.configuration` is never kChosenByStep here. nullptr: it
