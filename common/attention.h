@@ -92,6 +92,28 @@ struct AttentionParams {
   }
 };
 
+// What a step with `backward` gets. It reads o and lse, too.
+template <typename Element>
+struct BackwardParams : AttentionParams<Element> {
+  View<const Element> d_o;
+  View<Element> dq, dk, dv;
+  float softmax_scale;  // of dq and dk
+
+  __device__ const Element* d_o_head(int b, int h) const { return d_o.head(b, h); }
+  __device__ Element* dq_head(int b, int h) const { return dq.head(b, h); }
+  __device__ Element* dk_head(int b, int kv_head) const { return dk.head(b, kv_head); }
+  __device__ Element* dv_head(int b, int kv_head) const { return dv.head(b, kv_head); }
+  __device__ int group_size() const { return this->num_heads_q / this->num_heads_kv; }
+
+  // The first query that sees `key`, which is below kv_len; seqlen_q if none does. All queries from there on
+  // see it. The counterpart of visible_keys().
+  template <bool CAUSAL>
+  __device__ int first_query(int key, int kv_len) const {
+    if constexpr (!CAUSAL) return 0;
+    return min(max(key - (kv_len - this->seqlen_q), 0), this->seqlen_q);
+  }
+};
+
 template <typename T>
 View<T> make_view(const TensorView& tensor, int batch, int num_heads, int num_rows) {
   return {.data = static_cast<T*>(tensor.data),
@@ -126,6 +148,16 @@ AttentionParams<Element, Cache> make_params(const AttentionCall& c) {
           .q_descale = c.q_descale,
           .k_descale = c.k_descale,
           .v_descale = c.v_descale};
+}
+
+template <typename Element>
+BackwardParams<Element> make_backward_params(const AttentionCall& c) {
+  return {make_params<Element>(c),
+          make_view<const Element>(c.d_o, c.batch, c.num_heads_q, c.seqlen_q),
+          make_view<Element>(c.dq, c.batch, c.num_heads_q, c.seqlen_q),
+          make_view<Element>(c.dk, c.batch, c.num_heads_kv, c.seqlen_kv),
+          make_view<Element>(c.dv, c.batch, c.num_heads_kv, c.seqlen_kv),
+          c.softmax_scale};
 }
 
 }  // namespace FLASHSTEPS_BACKEND

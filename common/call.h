@@ -67,8 +67,9 @@ struct PageTable {
   int num_pages = 0;           // in the pool
 };
 
-// One attention call: O = softmax(softmax_scale * Q K^T + mask) V, and its log-sum-exp. Without queries,
-// where batch, num_heads_q or seqlen_q is 0, there is nothing to compute: the library launches no step.
+// One attention call: O = softmax(softmax_scale * Q K^T + mask) V, and its log-sum-exp; or, with `backward`,
+// the gradients of Q, K and V. Without queries, where batch, num_heads_q or seqlen_q is 0, there is nothing
+// to compute: the library launches no step.
 //
 // A score is an FP32 number, with 24 significant bits. Apart from their rounding, a row is right if its
 // |softmax_scale * (q . k)| stays below 2^26; with larger finite scores it is right, or every element of it
@@ -132,6 +133,18 @@ struct AttentionCall {
   // or a NaN in q, k or v makes NaN of o in all rows of the (batch, KV head).
   bool quantize = false;
   static constexpr float kLargestQuantizedV = 448.0f, kLeastQuantized = 0x1p-100f;
+  // For steps with `backward`, in kFp32, kFp16 and kBf16: the backward pass. Of a scalar that depends on O,
+  // d_o is the gradient with respect to O, and the call writes those with respect to Q, K and V:
+  //   P = exp(softmax_scale * Q K^T + mask - LSE)      dV = P^T dO
+  //   dP = dO V^T      D = rowsum(dO * O)              dS = P * (dP - D)
+  //   dQ = softmax_scale * dS K                        dK = softmax_scale * dS^T Q
+  // o and lse are inputs then, and hold what the forward call has written. dk and dv are summed over the
+  // query heads that share a KV head. A row of dq that sees no key is zero, and so is a row of dk or dv that
+  // no query sees, be it at or beyond kv_len. The call has none of what is described above from `earlier` on.
+  bool backward = false;
+  TensorView d_o = {};          // read only; of o's shape
+  TensorView dq = {};           // of q's shape
+  TensorView dk = {}, dv = {};  // of k's shape: [batch, num_heads_kv, seqlen_kv, head_dim]
   constexpr DType kv_dtype() const { return fp8_cache ? DType::kE4m3 : dtype; }
 
   // K and V lie in memory as [kv_blocks(), num_heads_kv, kv_block_rows(), head_dim]: a block is a page, or a

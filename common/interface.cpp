@@ -19,11 +19,23 @@ std::vector<Step>& mutable_steps() {
 std::string misaligned(int alignment, const AttentionCall& call) {
   if (alignment == 0) return "";
   const AttentionCall seen = with_kernel_strides(call);
-  for (const auto& [what, view] :
-       {std::pair("q", seen.q), std::pair("k", seen.k), std::pair("v", seen.v), std::pair("o", seen.o)}) {
-    const auto bytes = int64_t(element_bytes(*what == 'o'   ? output_type(call.dtype)
-                                             : *what == 'q' ? call.dtype
-                                                            : call.kv_dtype()));
+  struct Tensor {
+    const char* what;
+    TensorView view;
+    DType dtype;
+  };
+  std::vector<Tensor> tensors = {{"q", seen.q, call.dtype},
+                                 {"k", seen.k, call.kv_dtype()},
+                                 {"v", seen.v, call.kv_dtype()},
+                                 {"o", seen.o, output_type(call.dtype)}};
+  if (call.backward) {
+    tensors.insert(tensors.end(), {{"d_o", seen.d_o, call.dtype},
+                                   {"dq", seen.dq, call.dtype},
+                                   {"dk", seen.dk, call.dtype},
+                                   {"dv", seen.dv, call.dtype}});
+  }
+  for (const auto& [what, view, dtype] : tensors) {
+    const auto bytes = int64_t(element_bytes(dtype));
     for (const int64_t offset : {int64_t(reinterpret_cast<uintptr_t>(view.data)), view.batch_stride * bytes,
                                  view.head_stride * bytes, view.row_stride * bytes}) {
       if (offset % alignment != 0)
@@ -95,6 +107,12 @@ std::string refusal(const Step& step, const AttentionCall& call) {
   if (!info.fp8_cache && call.fp8_cache) return "cannot read K and V in e4m3 with q in " + name(call.dtype);
   if (info.quantizes && !call.quantize) return "rounds to e4m3, and the call does not ask for that";
   if (!info.quantizes && call.quantize) return "does not round q, k and v to e4m3";
+  if (info.backward && !call.backward) return "computes gradients, and the call does not ask for them";
+  if (!info.backward && call.backward) return "computes no gradients";
+  // A call with more query heads than a grid has is split between them, but not where their gradients are
+  // summed.
+  if (call.backward && call.num_heads_q / std::max(1, call.num_heads_kv) > kMaxGridYZ)
+    return "cannot sum the gradients of more than " + std::to_string(kMaxGridYZ) + " query heads";
   // Kernels fold log2(e) into it.
   if (!(call.softmax_scale > 0.0f && std::isfinite(call.softmax_scale * 2.0f)))
     return "needs a positive softmax_scale, not beyond half of FP32's range";
@@ -174,6 +192,10 @@ AttentionCall with_kernel_strides(AttentionCall call) {
   replace(call.k, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows());
   replace(call.v, call.kv_blocks(), call.num_heads_kv, call.kv_block_rows());
   replace(call.o, call.batch, call.num_heads_q, call.seqlen_q);
+  replace(call.d_o, call.batch, call.num_heads_q, call.seqlen_q);
+  replace(call.dq, call.batch, call.num_heads_q, call.seqlen_q);
+  replace(call.dk, call.batch, call.num_heads_kv, call.seqlen_kv);
+  replace(call.dv, call.batch, call.num_heads_kv, call.seqlen_kv);
   return call;
 }
 
@@ -208,6 +230,10 @@ std::vector<AttentionCall> split_for_grid(const AttentionCall& call) {
         if (each->data != nullptr) each->data += b * each->batch_stride + h / group * each->head_stride;
       if (paged) part.page_table.pages += int64_t(b) * call.page_table.max_pages;
       part.o = moved(call.o, output_type(call.dtype), b, h);
+      part.d_o = moved(call.d_o, call.dtype, b, h);
+      part.dq = moved(call.dq, call.dtype, b, h);
+      part.dk = moved(call.dk, call.dtype, b, h / group);
+      part.dv = moved(call.dv, call.dtype, b, h / group);
       if (call.lse != nullptr) part.lse = call.lse + (int64_t(b) * call.num_heads_q + h) * call.seqlen_q;
       if (call.kv_lengths != nullptr) part.kv_lengths = call.kv_lengths + b;
       if (call.earlier.o != nullptr) {

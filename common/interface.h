@@ -27,8 +27,9 @@ struct LaunchRecord {
 };
 
 // The ladder's parts: tables and charts are grouped by them.
-enum class Part { kMemory, kMmaSync, kHopper, kDecode, kFp8 };
-constexpr const char* kPartNames[] = {"memory", "mma.sync", "Hopper", "decode", "FP8"};  // by Part
+enum class Part { kMemory, kMmaSync, kHopper, kDecode, kFp8, kBackward };
+constexpr const char* kPartNames[] = {"memory", "mma.sync", "Hopper",
+                                      "decode", "FP8",      "backward"};  // by Part
 
 // Prefill: many queries. Decode: a few queries against a long memory of keys and values.
 enum class Purpose { kPrefill, kDecode };
@@ -57,7 +58,7 @@ struct StepInfo {
   Part part = Part::kMemory;
   Purpose purpose = Purpose::kPrefill;
   DTypes dtypes = {DType::kFp16, DType::kBf16};
-  int alignment_bytes = 0;  // of every row of q, k, v and o; 0: the element's own
+  int alignment_bytes = 0;  // of every row of every tensor; 0: the element's own
   // Which GPUs it runs on: see Architecture. The emulator runs every step. The build reads `needs_sm = "..."`
   // in the kernel's source and compiles for these GPUs alone.
   const char* needs_sm = "80";
@@ -82,6 +83,10 @@ struct StepInfo {
   bool fp8_cache = false;
   // Does it round q, k and v to e4m3? It takes only calls that ask for that: AttentionCall::quantize.
   bool quantizes = false;
+  // Does it compute gradients? It takes only such calls: AttentionCall::backward.
+  bool backward = false;
+  // Why two runs of a call may differ in the rounding of sums; nullptr: they are the same, bit by bit.
+  const char* varies = nullptr;
   bool no_lse = false;  // does it compute O alone? It takes only calls in which AttentionCall::lse is null
   // Why the step cannot compute a call, apart from what the fields above say, in words that follow the step's
   // name ("needs ..."); empty when it can. `call.configuration` is never kChosenByStep here. nullptr: it

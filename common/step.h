@@ -1,7 +1,8 @@
 // How a step registers. A step's kernel.cu defines, inside `namespace STEP_NAMESPACE { ... }`,
 //   template <typename Element, int HEAD_DIM, bool CAUSAL>
 //   void launch_attention(const AttentionParams<Element>& params, Stream stream);
-// (with `fp8_cache`, of AttentionParams<Element, __nv_fp8_e4m3>), and
+// (with `fp8_cache`, of AttentionParams<Element, __nv_fp8_e4m3>; with `backward`, of
+// BackwardParams<Element>), and
 //   constexpr StepInfo kStep = {.title = ..., .removes = ...};
 //   REGISTER_STEP(launch_attention, kStep);
 // The step has the name of its folder.
@@ -37,7 +38,12 @@ constexpr BackendKind kThisBackend = BackendKind::kEmulator;
 template <typename Launcher, const StepInfo& INFO, typename Element>
 void dispatch_element(const AttentionCall& call, Stream stream) {
   using Cache = std::conditional_t<INFO.fp8_cache, __nv_fp8_e4m3, Element>;
-  const auto params = make_params<Element, Cache>(call);
+  const auto params = [&] {
+    if constexpr (INFO.backward)
+      return make_backward_params<Element>(call);
+    else
+      return make_params<Element, Cache>(call);
+  }();
   if (call.head_dim == 64) {
     call.causal ? Launcher::template run<Element, 64, true>(params, stream)
                 : Launcher::template run<Element, 64, false>(params, stream);
