@@ -1,7 +1,8 @@
-// v52: all five products on the tensor cores, in one loop. A CTA owns a tile of keys, and goes through the
-// queries that see it. It computes S and P once, not twice. dK and dV stay in its registers, and its part of
-// dQ it adds to the other CTAs' with atomicAdd. The order of these additions, and so the rounding of dQ,
-// changes from run to run.
+// v52: all five products on the tensor cores, in one loop. A CTA owns a tile of
+// keys, and goes through the queries that see it. It computes S and P once, not
+// twice. dK and dV stay in its registers, and its part of dQ it adds to the
+// other CTAs' with atomicAdd. The order of these additions, and so the rounding
+// of dQ, changes from run to run.
 #include "common/blocks/accumulator.h"
 #include "common/blocks/epilogue.h"
 #include "common/blocks/load_tile.h"
@@ -28,7 +29,8 @@ constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 constexpr int QUAD = 4;  // lanes that share a row
 
-// A warp owns 16 keys at D = 128, 32 at D = 64. Their dK and dV are 128 registers of each lane.
+// A warp owns 16 keys at D = 128, 32 at D = 64. Their dK and dV are 128
+// registers of each lane.
 template <int HEAD_DIM>
 constexpr int KEY_TILES = 128 / HEAD_DIM;  // of 16 keys
 template <int HEAD_DIM>
@@ -48,7 +50,8 @@ using KVTile = SwizzledTile<Element, BLOCK_N<HEAD_DIM>, HEAD_DIM, 128>;
 template <typename Element, int HEAD_DIM>
 using QTile = SwizzledTile<Element, BLOCK_M, HEAD_DIM, 128>;
 template <typename Element, int HEAD_DIM>
-using DsTile = SwizzledTile<Element, BLOCK_N<HEAD_DIM>, BLOCK_M, 64>;  // dS^T: a row for each key
+using DsTile = SwizzledTile<Element, BLOCK_N<HEAD_DIM>, BLOCK_M,
+                            64>;  // dS^T: a row for each key
 
 // What P and dS need to know of a query.
 struct Row {
@@ -66,24 +69,19 @@ struct SharedStorage {
 // The smallest limit among sm_86, sm_89 and sm_120.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 
-// What the three kernels share in global memory, for each tile of queries of each head. The sums of dQ are in
-// the order of the registers that they come from: then the 32 lanes of a warp add to 128 contiguous bytes.
+// What the three kernels share of a tile of queries, in the workspace. The sums of dQ are in the order of the
+// registers that they come from: so the 32 lanes of a warp add to 128 contiguous bytes.
 template <int HEAD_DIM>
-struct Workspace {
-  float (*dq)[sizeof(DqAccumulator<HEAD_DIM>) / sizeof(float)][NUM_THREADS];
-  Row (*rows)[BLOCK_M];
-
-  static constexpr size_t TILE_BYTES = (HEAD_DIM * sizeof(float) + sizeof(Row)) * BLOCK_M;
-  template <typename Element>
-  __device__ explicit Workspace(const BackwardParams<Element>& params)
-      : dq(static_cast<decltype(dq)>(params.workspace)) {
-    const int64_t num_heads = int64_t(params.batch) * params.num_heads_q;
-    rows = reinterpret_cast<decltype(rows)>(dq + num_heads * ceil_div(params.seqlen_q, BLOCK_M));
-  }
+struct QueryTile {
+  Row rows[BLOCK_M];
+  float dq[sizeof(DqAccumulator<HEAD_DIM>) / sizeof(float)][NUM_THREADS];
 };
-template <typename Element>
-__device__ int64_t tile_index(const BackwardParams<Element>& params, int batch, int head, int query_tile) {
-  return (int64_t(batch) * params.num_heads_q + head) * ceil_div(params.seqlen_q, BLOCK_M) + query_tile;
+template <int HEAD_DIM, typename Element>
+__device__ QueryTile<HEAD_DIM>& query_tile(const BackwardParams<Element>& params, int batch, int head,
+                                           int index) {
+  const int64_t row = int64_t(batch) * params.num_heads_q + head;
+  return static_cast<QueryTile<HEAD_DIM>*>(
+      params.workspace)[row * ceil_div(params.seqlen_q, BLOCK_M) + index];
 }
 
 // The first kernel: a CTA prepares a tile of queries.
@@ -95,10 +93,10 @@ __global__ void __launch_bounds__(NUM_THREADS) prepare_kernel(const BackwardPara
   const int batch = blockIdx.z;
   const int row = threadIdx.x / QUAD;
   const int query = blockIdx.x * BLOCK_M + row;
-  const Workspace<HEAD_DIM> workspace(params);
-  const int64_t tile = tile_index(params, batch, head, blockIdx.x);
+  QueryTile<HEAD_DIM>& tile = query_tile<HEAD_DIM>(params, batch, head, blockIdx.x);
 
-  // D = rowsum(dO * O). A query that does not exist, or sees no key, gets an LSE of which P becomes 0.
+  // D = rowsum(dO * O). The LSE of a query that sees no key, or is beyond the last one, becomes inf: P is
+  // then 0.
   Row result = {.lse_log2 = INFINITY, .delta = 0.0f};
   if (query < params.seqlen_q) {
     const Element* const o_row = params.o_head(batch, head) + query * params.o.row_stride;
@@ -117,27 +115,24 @@ __global__ void __launch_bounds__(NUM_THREADS) prepare_kernel(const BackwardPara
     if (lse != -INFINITY) result.lse_log2 = lse * kLog2e;
   }
   result.delta = quad_reduce_sum(result.delta);
-  if (threadIdx.x % QUAD == 0) workspace.rows[tile][row] = result;
+  if (threadIdx.x % QUAD == 0) tile.rows[row] = result;
 
-  for (auto& lanes : workspace.dq[tile]) lanes[threadIdx.x] = 0.0f;
+  for (auto& lanes : tile.dq) lanes[threadIdx.x] = 0.0f;
 }
 
-// acc += A B, a sum over the tile's 32 queries. A, from registers, is P^T or dS^T; B is the tile of dO or Q.
-// `offset` is the place in the tile of the first row that this lane passes to ldmatrix.
-template <typename Element, typename Tile, int K_STEPS, int M_TILES, int N_TILES>
-__device__ void mma_over_queries(float (&acc)[M_TILES][N_TILES][4], const uint32_t (&a)[K_STEPS][M_TILES][4],
-                                 Tile& tile, int offset) {
+// acc += A B, a sum over 16 queries. A, in registers, is P^T or dS^T; B is the tile of dO or Q, from row
+// first_row on. `offset` is the place in the tile of the first row that this lane passes to ldmatrix.
+template <typename Element, typename Tile, int M_TILES, int N_TILES>
+__device__ void mma_over_queries(float (&acc)[M_TILES][N_TILES][4], const uint32_t (&a)[M_TILES][4],
+                                 Tile& tile, int offset, int first_row) {
 #pragma unroll
-  for (int step = 0; step < K_STEPS; ++step) {
+  for (int n = 0; n < N_TILES; n += 2) {
+    uint32_t b[4];  // two B operands
+    ldmatrix_x4_trans(b, tile.at(offset, first_row, n * MMA_N));
 #pragma unroll
-    for (int n = 0; n < N_TILES; n += 2) {
-      uint32_t b[4];  // two B operands
-      ldmatrix_x4_trans(b, tile.at(offset, step * MMA_K, n * MMA_N));
-#pragma unroll
-      for (int m = 0; m < M_TILES; ++m) {
-        mma_m16n8k16<Element>(acc[m][n], a[step][m], {b[0], b[1]});
-        mma_m16n8k16<Element>(acc[m][n + 1], a[step][m], {b[2], b[3]});
-      }
+    for (int m = 0; m < M_TILES; ++m) {
+      mma_m16n8k16<Element>(acc[m][n], a[m], {b[0], b[1]});
+      mma_m16n8k16<Element>(acc[m][n + 1], a[m], {b[2], b[3]});
     }
   }
 }
@@ -186,37 +181,34 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) backward_kernel(const Backward
 
   // The loop: all tiles with a query that sees one of the keys, of all heads that share this head of K and V.
   const int kv_len = params.kv_length(batch);
-  const int num_query_tiles = ceil_div(params.seqlen_q, BLOCK_M);
-  const int first_query_tile = params.template first_query<CAUSAL>(first_key, kv_len) / BLOCK_M;
-  const int num_tiles = first_key < kv_len ? params.group_size() * (num_query_tiles - first_query_tile) : 0;
+  const int first_tile = params.template first_query<CAUSAL>(first_key, kv_len) / BLOCK_M;
+  const int end_tile = first_key < kv_len ? ceil_div(params.seqlen_q, BLOCK_M) : first_tile;
+  const int first_head = kv_head * params.group_size();
+  const int end_head = first_tile < end_tile ? first_head + params.group_size() : first_head;
   struct Position {
-    int head, query_tile;
+    int head, tile;
   };
-  const auto advance = [&](Position& at) {
-    if (++at.query_tile < num_query_tiles) return;
-    at.query_tile = first_query_tile;
-    ++at.head;
+  const auto next = [&](Position at) {
+    return at.tile + 1 < end_tile ? Position{at.head, at.tile + 1} : Position{at.head + 1, first_tile};
   };
 
-  const Workspace<HEAD_DIM> workspace(params);
   const auto load_queries_async = [&](int stage, Position from) {
-    const int first_query = from.query_tile * BLOCK_M;
+    const int first_query = from.tile * BLOCK_M;
     load_tile_async<NUM_THREADS>(shared.q[stage], params.q_head(batch, from.head), params.q.row_stride,
                                  first_query, params.seqlen_q, threadIdx.x);
     load_tile_async<NUM_THREADS>(shared.d_o[stage], params.d_o_head(batch, from.head), params.d_o.row_stride,
                                  first_query, params.seqlen_q, threadIdx.x);
     constexpr int ROWS = 16 / sizeof(Row);  // that a lane copies
     const int row = threadIdx.x * ROWS;
-    if (row < BLOCK_M) {
-      const auto& rows = workspace.rows[tile_index(params, batch, from.head, from.query_tile)];
-      cp_async_16(&shared.rows[stage][row], &rows[row]);
-    }
+    if (row < BLOCK_M)
+      cp_async_16(&shared.rows[stage][row],
+                  &query_tile<HEAD_DIM>(params, batch, from.head, from.tile).rows[row]);
   };
 
   float acc_dk[M_TILES][HEAD_DIM / MMA_N][4] = {};
   float acc_dv[M_TILES][HEAD_DIM / MMA_N][4] = {};
-  Position at = {kv_head * params.group_size(), first_query_tile}, next = at;
-  if (num_tiles > 0) {
+  Position at = {first_head, first_tile};
+  if (at.head < end_head) {
     load_tile_async<NUM_THREADS>(shared.k, params.k.head(batch, kv_head), params.k.row_stride, first_key,
                                  kv_len, threadIdx.x);
     load_tile_async<NUM_THREADS>(shared.v, params.v.head(batch, kv_head), params.v.row_stride, first_key,
@@ -224,21 +216,21 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) backward_kernel(const Backward
     load_queries_async(0, at);
   }
   cp_async_commit();
-  for (int tile = 0; tile < num_tiles; ++tile, at = next) {
-    const int first_query = at.query_tile * BLOCK_M;
-    const int stage = tile % NUM_STAGES;
+  for (int stage = 0; at.head < end_head; at = next(at), stage ^= 1) {
+    const int first_query = at.tile * BLOCK_M;
     cp_async_wait<0>();  // this thread's part of Q and dO (and of K and V) has arrived
-    __syncthreads();  // every thread's part has; all warps are done with dS and the stage to be filled next
-    advance(next);
-    if (tile + 1 < num_tiles) load_queries_async((tile + 1) % NUM_STAGES, next);
+    __syncthreads();     // every thread's part has, and all warps are done with dS and with the stage that is
+                         // filled next
+    if (next(at).head < end_head) load_queries_async(stage ^ 1, next(at));
     cp_async_commit();
 
-    // S^T = K Q^T and dP^T = V dO^T: a row for each key. So this warp has all of P^T and dS^T of its keys.
-    float acc_p[M_TILES][QUERY_TILES][4] = {};
-    float acc_ds[M_TILES][QUERY_TILES][4] = {};
+    // S^T = K Q^T and dP^T = V dO^T. A row belongs to a key, so this warp gets all of P^T and dS^T of its
+    // keys.
+    float acc_s[M_TILES][QUERY_TILES][4] = {};
+    float acc_dp[M_TILES][QUERY_TILES][4] = {};
     uint32_t frag_k[1][M_TILES][4], frag_v[1][M_TILES][4];
-    mma_qk<Element>(acc_p, frag_k, shared.k, key_a_offset, shared.q[stage], query_b_offset, 0);
-    mma_qk<Element>(acc_ds, frag_v, shared.v, key_a_offset, shared.d_o[stage], query_b_offset, 0);
+    mma_qk<Element>(acc_s, frag_k, shared.k, key_a_offset, shared.q[stage], query_b_offset, 0);
+    mma_qk<Element>(acc_dp, frag_v, shared.v, key_a_offset, shared.d_o[stage], query_b_offset, 0);
 
     // Keys that a query does not see. The first query sees the fewest.
     if (params.template visible_keys<CAUSAL>(first_query, kv_len) < first_key + BLOCK_N<HEAD_DIM>) {
@@ -249,37 +241,39 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) backward_kernel(const Backward
             params.template visible_keys<CAUSAL>(query, kv_len) - (first_key + warp_key + acc_row);
 #pragma unroll
         for (int r = 0; r < 2 * M_TILES; ++r) {
-          if (r * 8 >= visible) acc_p[r / 2][i / 2][r % 2 * 2 + i % 2] = -INFINITY;
+          if (r * 8 >= visible) acc_s[r / 2][i / 2][r % 2 * 2 + i % 2] = -INFINITY;
         }
       }
     }
 
-    // P = exp2(S - LSE) and dS = P * (dP - D).
+    // P = exp2(S - LSE) and dS = P * (dP - D), of 16 queries at a time. Rounded, they are operands of dV +=
+    // P^T dO and dK += dS^T Q. dQ is a sum over the keys of all warps, so dS must be in shared memory, too.
 #pragma unroll
-    for (int i = 0; i < 2 * QUERY_TILES; ++i) {
-      const Row row = shared.rows[stage][i / 2 * MMA_N + acc_col + i % 2];
+    for (int step = 0; step < BLOCK_M / MMA_K; ++step) {
+      uint32_t frag_p[M_TILES][4], frag_ds[M_TILES][4];
 #pragma unroll
-      for (int r = 0; r < 2 * M_TILES; ++r) {
-        float& p = acc_p[r / 2][i / 2][r % 2 * 2 + i % 2];
-        float& ds = acc_ds[r / 2][i / 2][r % 2 * 2 + i % 2];
-        p = exp2_approx(fmaf(p, params.softmax_scale_log2, -row.lse_log2));
-        ds = p * (ds - row.delta);
+      for (int i = 0; i < 2; ++i) {  // the two 8-query tiles of an operand
+        const Row* const rows = &shared.rows[stage][step * MMA_K + i * MMA_N + acc_col];
+        const Row row[2] = {rows[0], rows[1]};
+#pragma unroll
+        for (int r = 0; r < 2 * M_TILES; ++r) {
+          float p[2], ds[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const float s = acc_s[r / 2][step * 2 + i][r % 2 * 2 + e];
+            const float dp = acc_dp[r / 2][step * 2 + i][r % 2 * 2 + e];
+            p[e] = exp2_approx(fmaf(s, params.softmax_scale_log2, -row[e].lse_log2));
+            ds[e] = p[e] * (dp - row[e].delta);
+          }
+          frag_p[r / 2][i * 2 + r % 2] = pack2<Element>(p[0], p[1]);
+          frag_ds[r / 2][i * 2 + r % 2] = pack2<Element>(ds[0], ds[1]);
+          *reinterpret_cast<uint32_t*>(shared.ds.at(ds_acc_offset, r * 8, step * MMA_K + i * MMA_N)) =
+              frag_ds[r / 2][i * 2 + r % 2];
+        }
       }
+      mma_over_queries<Element>(acc_dv, frag_p, shared.d_o[stage], query_b_trans_offset, step * MMA_K);
+      mma_over_queries<Element>(acc_dk, frag_ds, shared.q[stage], query_b_trans_offset, step * MMA_K);
     }
-    // Rounded, they are operands. dQ, a sum over the keys of all warps, needs dS in shared memory, too.
-    uint32_t frag_p[BLOCK_M / MMA_K][M_TILES][4], frag_ds[BLOCK_M / MMA_K][M_TILES][4];
-    pack_p<Element>(frag_p, acc_p);
-    pack_p<Element>(frag_ds, acc_ds);
-#pragma unroll
-    for (int i = 0; i < 2 * M_TILES * QUERY_TILES; ++i) {
-      const int m = i / (2 * QUERY_TILES), n = i / 2 % QUERY_TILES, r = i % 2;
-      *reinterpret_cast<uint32_t*>(shared.ds.at(ds_acc_offset, m * MMA_M + r * 8, n * MMA_N)) =
-          frag_ds[n / 2][m][n % 2 * 2 + r];
-    }
-
-    // dV += P^T dO and dK += dS^T Q.
-    mma_over_queries<Element>(acc_dv, frag_p, shared.d_o[stage], query_b_trans_offset);
-    mma_over_queries<Element>(acc_dk, frag_ds, shared.q[stage], query_b_trans_offset);
 
     // dQ = dS K.
     __syncthreads();  // dS of all warps is complete
@@ -301,7 +295,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) backward_kernel(const Backward
         }
       }
     }
-    auto& dq = workspace.dq[tile_index(params, batch, at.head, at.query_tile)];
+    auto& dq = query_tile<HEAD_DIM>(params, batch, at.head, at.tile).dq;
     const float* const sums = &acc_dq[0][0][0];
 #pragma unroll
     for (int i = 0; i < int(sizeof(acc_dq) / sizeof(float)); ++i) atomicAdd(&dq[i][threadIdx.x], sums[i]);
@@ -332,7 +326,7 @@ __global__ void __launch_bounds__(NUM_THREADS) round_dq_kernel(const BackwardPar
   const int batch = blockIdx.z;
   const int lane_id = threadIdx.x % 32;
 
-  const auto& dq = Workspace<HEAD_DIM>(params).dq[tile_index(params, batch, head, blockIdx.x)];
+  const auto& dq = query_tile<HEAD_DIM>(params, batch, head, blockIdx.x).dq;
   DqAccumulator<HEAD_DIM> acc_dq;
   float* const sums = &acc_dq[0][0][0];
 #pragma unroll
@@ -359,17 +353,21 @@ void launch_backward(const BackwardParams<Element>& params, Stream stream) {
 
 size_t workspace_bytes(const AttentionCall& call) {
   const size_t num_tiles = size_t(call.batch) * call.num_heads_q * ceil_div(call.seqlen_q, BLOCK_M);
-  return num_tiles * (call.head_dim == 64 ? Workspace<64>::TILE_BYTES : Workspace<128>::TILE_BYTES);
+  return num_tiles * (call.head_dim == 64 ? sizeof(QueryTile<64>) : sizeof(QueryTile<128>));
 }
 
 constexpr StepInfo kStep = {
-    .title = "A CTA owns a tile of keys, computes all five products with mma.sync, and adds to dQ atomically",
+    .title =
+        "A CTA owns a tile of keys, computes all five products with "
+        "mma.sync, and adds to dQ atomically",
     .removes = "scalar products; S and P computed twice",
     .part = Part::kBackward,
     .alignment_bytes = 16,
     .workspace_bytes = workspace_bytes,
     .backward = true,
-    .varies = "the CTAs of a head add to a row of dQ in the order in which they get there",
+    .varies =
+        "the CTAs of a head add to a row of dQ in the order in which "
+        "they get there",
 };
 REGISTER_STEP(launch_backward, kStep);
 
