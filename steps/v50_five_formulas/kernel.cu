@@ -145,6 +145,7 @@ size_t workspace_bytes(const AttentionCall& call) {
 constexpr StepInfo kStep = {
     .title = "The gradients by their formulas: four lanes compute a row of dQ, or of dK and dV",
     .removes = "nothing: the first step of the backward pass",
+    .after = "v01_scalar",
     .part = Part::kBackward,
     .dtypes = {DType::kFp16, DType::kBf16, DType::kFp32},
     .workspace_bytes = workspace_bytes,

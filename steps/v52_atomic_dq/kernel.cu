@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) backward_kernel(const Backward
     // dQ = dS K.
     __syncthreads();  // dS of all warps is complete
     DqAccumulator<HEAD_DIM> acc_dq = {};
-#pragma unroll
+#pragma unroll 2  // all at once would cost registers: for sm_90 and sm_120 ptxas then spills 8 bytes
     for (int step = 0; step < BLOCK_N<HEAD_DIM> / MMA_K; ++step) {
       uint32_t a[BLOCK_M / MMA_M][4];
 #pragma unroll
