@@ -1,130 +1,140 @@
-// v50: the backward pass by its formulas, in FP32. One thread computes a row of dQ, or of dK and dV.
+// v50: the backward pass by its formulas, in FP32. Four lanes compute a row of dQ, or of dK and dV.
 //
-//   P = exp(scale * Q K^T - LSE)   dV = P^T dO
-//   dP = dO V^T                    dS = P * (dP - D), D = rowsum(P * dP)
-//   dQ = scale * dS K              dK = scale * dS^T Q
+//   P = exp(scale * Q K^T - LSE)      dV = P^T dO
+//   dP = dO V^T                       dS = P * (dP - D), D = rowsum(P * dP)
+//   dQ = scale * dS K                 dK = scale * dS^T Q
 //
-// The forward pass has kept no P: whoever needs one of its elements computes it again, from Q, K and LSE. dQ
-// is a sum over keys, dK and dV are sums over queries; so there is a kernel for each, and no two threads add
-// to one row.
+// The forward pass has stored LSE, but not P: whoever needs an element of P computes it again, from Q, K and
+// LSE. A row of dQ is a sum over keys; a row of dK or dV is a sum over queries. So there are two kernels, and
+// each row of a gradient has one quad of lanes that adds to it.
 #include "common/step.h"
 
 namespace STEP_NAMESPACE {
 
-constexpr int NUM_THREADS = 64;  // rows of a CTA, one thread each
+// k, v, dk and dv of a row are 512 values at D = 128, twice what a thread's registers hold. So a quad, four
+// neighbouring lanes, shares the row: lane i has elements i, i + 4, i + 8, ...
+constexpr int QUAD = 4;
+constexpr int NUM_ROWS = 32;  // of a CTA
+constexpr int NUM_THREADS = NUM_ROWS * QUAD;
+template <int HEAD_DIM>
+constexpr int PART = HEAD_DIM / QUAD;  // elements of a row that a lane has
 
-template <int HEAD_DIM, typename Element>
-__device__ float dot(const Element* a, const Element* b) {
+// The functions below take a row's address plus the lane's number in its quad, so that the lane's elements
+// are row[0], row[QUAD], row[2 * QUAD], ...
+template <int N, typename Element>
+__device__ void load_part(Element (&part)[N], const Element* row) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) part[i] = row[i * QUAD];
+}
+
+// The dot product of two rows. All lanes of the quad get it. Other quads may be in another iteration, or have
+// left.
+template <int N, typename Element>
+__device__ float dot(const Element (&part)[N], const Element* row) {
   float sum = 0.0f;
-#pragma unroll 16
-  for (int d = 0; d < HEAD_DIM; ++d) sum += float(a[d]) * float(b[d]);
-  return sum;
+#pragma unroll
+  for (int i = 0; i < N; ++i) sum += float(part[i]) * float(row[i * QUAD]);
+  const unsigned quad = 0xfu << (threadIdx.x % 32 / QUAD * QUAD);
+  sum += __shfl_xor_sync(quad, sum, 1);
+  return sum + __shfl_xor_sync(quad, sum, 2);
 }
 
-// One query, as both kernels need it.
-template <typename Element>
-struct Query {
-  const Element *q_row, *d_o_row;
-  float lse_log2;
-
-  // The element of P for a key that the query sees.
-  template <int HEAD_DIM>
-  __device__ float p(const Element* k_row, float scale_log2) const {
-    return exp2f(dot<HEAD_DIM>(q_row, k_row) * scale_log2 - lse_log2);
-  }
-  template <int HEAD_DIM>
-  __device__ float dp(const Element* v_row) const {
-    return dot<HEAD_DIM>(d_o_row, v_row);
-  }
-};
-template <typename Element>
-__device__ Query<Element> query_of(const BackwardParams<Element>& params, int batch, int head, int row) {
-  return {.q_row = params.q_head(batch, head) + row * params.q.row_stride,
-          .d_o_row = params.d_o_head(batch, head) + row * params.d_o.row_stride,
-          .lse_log2 = params.lse_head(batch, head)[row] * kLog2e};
+template <int N, typename Element>
+__device__ void add_scaled(float (&sum)[N], float factor, const Element* row) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) sum[i] += factor * float(row[i * QUAD]);
 }
 
-// D of all rows, [batch, num_heads_q, seqlen_q]: the first kernel leaves it for the second.
+template <int N, typename Element>
+__device__ void store_scaled(Element* row, const float (&sum)[N], float scale) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) row[i * QUAD] = Element(sum[i] * scale);
+}
+
+// D of a head's queries. The first kernel leaves it in the workspace, [batch, num_heads_q, seqlen_q].
 template <typename Element>
-__device__ float* delta_of(const BackwardParams<Element>& params, int batch, int head) {
+__device__ float* delta_head(const BackwardParams<Element>& params, int batch, int head) {
   return static_cast<float*>(params.workspace) +
          (int64_t(batch) * params.num_heads_q + head) * params.seqlen_q;
 }
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 __global__ void __launch_bounds__(NUM_THREADS) dq_kernel(const BackwardParams<Element> params) {
-  const int row = blockIdx.x * NUM_THREADS + threadIdx.x;
+  const int query = blockIdx.x * NUM_ROWS + threadIdx.x / QUAD;
+  const int lane = threadIdx.x % QUAD;
   const int head = blockIdx.y;
   const int batch = blockIdx.z;
-  if (row >= params.seqlen_q) return;
-  const Query<Element> query = query_of(params, batch, head, row);
-  const Element* const k_head = params.k_head(batch, head);
-  const Element* const v_head = params.v_head(batch, head);
-  const float scale_log2 = params.softmax_scale_log2;
-  const int num_keys = params.template visible_keys<CAUSAL>(row, params.kv_length(batch));
+  if (query >= params.seqlen_q) return;  // ragged last CTA; there is no barrier that this quad could miss
 
-  // D needs all of the row before dS has its first element.
+  Element q[PART<HEAD_DIM>], d_o[PART<HEAD_DIM>];
+  load_part(q, params.q_head(batch, head) + query * params.q.row_stride + lane);
+  load_part(d_o, params.d_o_head(batch, head) + query * params.d_o.row_stride + lane);
+  const float lse_log2 = params.lse_head(batch, head)[query] * kLog2e;
+  const Element* const k_head = params.k_head(batch, head) + lane;
+  const Element* const v_head = params.v_head(batch, head) + lane;
+  const int num_keys = params.template visible_keys<CAUSAL>(query, params.kv_length(batch));
+
+  // D is a sum over all keys, and without D no element of dS is known. So P and dP are computed twice.
   float delta = 0.0f;
   for (int key = 0; key < num_keys; ++key) {
-    const float p = query.template p<HEAD_DIM>(k_head + key * params.k.row_stride, scale_log2);
-    delta += p * query.template dp<HEAD_DIM>(v_head + key * params.v.row_stride);
+    const float s = dot(q, k_head + key * params.k.row_stride);
+    const float p = exp2f(s * params.softmax_scale_log2 - lse_log2);
+    delta += p * dot(d_o, v_head + key * params.v.row_stride);
   }
-  delta_of(params, batch, head)[row] = delta;
+  if (lane == 0) delta_head(params, batch, head)[query] = delta;
 
-  float dq[HEAD_DIM] = {};
+  float dq[PART<HEAD_DIM>] = {};
   for (int key = 0; key < num_keys; ++key) {
     const Element* const k_row = k_head + key * params.k.row_stride;
-    const float p = query.template p<HEAD_DIM>(k_row, scale_log2);
-    const float ds = p * (query.template dp<HEAD_DIM>(v_head + key * params.v.row_stride) - delta);
-#pragma unroll
-    for (int d = 0; d < HEAD_DIM; ++d) dq[d] += ds * float(k_row[d]);
+    const float p = exp2f(dot(q, k_row) * params.softmax_scale_log2 - lse_log2);
+    const float dp = dot(d_o, v_head + key * params.v.row_stride);
+    const float ds = p * (dp - delta);
+    add_scaled(dq, ds, k_row);
   }
-  Element* const dq_row = params.dq_head(batch, head) + row * params.dq.row_stride;
-#pragma unroll
-  for (int d = 0; d < HEAD_DIM; ++d) dq_row[d] = Element(dq[d] * params.softmax_scale);
+  store_scaled(params.dq_head(batch, head) + query * params.dq.row_stride + lane, dq, params.softmax_scale);
 }
 
-// Under GQA several query heads read the same key: its dK and dV are sums over all of them.
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 __global__ void __launch_bounds__(NUM_THREADS) dk_dv_kernel(const BackwardParams<Element> params) {
-  const int key = blockIdx.x * NUM_THREADS + threadIdx.x;
+  const int key = blockIdx.x * NUM_ROWS + threadIdx.x / QUAD;
+  const int lane = threadIdx.x % QUAD;
   const int kv_head = blockIdx.y;
   const int batch = blockIdx.z;
   if (key >= params.seqlen_kv) return;
-  const Element* const k_row = params.k.head(batch, kv_head) + key * params.k.row_stride;
-  const Element* const v_row = params.v.head(batch, kv_head) + key * params.v.row_stride;
-  // A key at or beyond kv_len is nobody's, and may be NaN: its gradients are zero.
+
+  Element k[PART<HEAD_DIM>], v[PART<HEAD_DIM>];
+  load_part(k, params.k.head(batch, kv_head) + key * params.k.row_stride + lane);
+  load_part(v, params.v.head(batch, kv_head) + key * params.v.row_stride + lane);
+  // No query sees a key at or beyond kv_len, which may be NaN: its gradients are zero.
   const int kv_len = params.kv_length(batch);
   const int first_query = key < kv_len ? params.template first_query<CAUSAL>(key, kv_len) : params.seqlen_q;
 
-  float dk[HEAD_DIM] = {}, dv[HEAD_DIM] = {};
-  for (int h = 0; h < params.group_size(); ++h) {
+  float dk[PART<HEAD_DIM>] = {}, dv[PART<HEAD_DIM>] = {};
+  for (int h = 0; h < params.group_size(); ++h) {  // the query heads that read this head of K and V
     const int head = kv_head * params.group_size() + h;
-    for (int row = first_query; row < params.seqlen_q; ++row) {
-      const Query<Element> query = query_of(params, batch, head, row);
-      const float p = query.template p<HEAD_DIM>(k_row, params.softmax_scale_log2);
-      const float ds = p * (query.template dp<HEAD_DIM>(v_row) - delta_of(params, batch, head)[row]);
-#pragma unroll
-      for (int d = 0; d < HEAD_DIM; ++d) {
-        dk[d] += ds * float(query.q_row[d]);
-        dv[d] += p * float(query.d_o_row[d]);
-      }
+    const Element* const q_head = params.q_head(batch, head) + lane;
+    const Element* const d_o_head = params.d_o_head(batch, head) + lane;
+    const float* const lse = params.lse_head(batch, head);
+    const float* const delta = delta_head(params, batch, head);
+    for (int query = first_query; query < params.seqlen_q; ++query) {
+      const Element* const q_row = q_head + query * params.q.row_stride;
+      const Element* const d_o_row = d_o_head + query * params.d_o.row_stride;
+      const float p = exp2f(dot(k, q_row) * params.softmax_scale_log2 - lse[query] * kLog2e);
+      const float dp = dot(v, d_o_row);
+      const float ds = p * (dp - delta[query]);
+      add_scaled(dk, ds, q_row);
+      add_scaled(dv, p, d_o_row);
     }
   }
-  Element* const dk_row = params.dk_head(batch, kv_head) + key * params.dk.row_stride;
-  Element* const dv_row = params.dv_head(batch, kv_head) + key * params.dv.row_stride;
-#pragma unroll
-  for (int d = 0; d < HEAD_DIM; ++d) {
-    dk_row[d] = Element(dk[d] * params.softmax_scale);
-    dv_row[d] = Element(dv[d]);
-  }
+  store_scaled(params.dk_head(batch, kv_head) + key * params.dk.row_stride + lane, dk, params.softmax_scale);
+  store_scaled(params.dv_head(batch, kv_head) + key * params.dv.row_stride + lane, dv, 1.0f);
 }
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 void launch_backward(const BackwardParams<Element>& params, Stream stream) {
-  const dim3 queries(ceil_div(params.seqlen_q, NUM_THREADS), params.num_heads_q, params.batch);
+  const dim3 queries(ceil_div(params.seqlen_q, NUM_ROWS), params.num_heads_q, params.batch);
   launch(dq_kernel<Element, HEAD_DIM, CAUSAL>, queries, dim3(NUM_THREADS), 0, stream, params);
-  const dim3 keys(ceil_div(params.seqlen_kv, NUM_THREADS), params.num_heads_kv, params.batch);
+  const dim3 keys(ceil_div(params.seqlen_kv, NUM_ROWS), params.num_heads_kv, params.batch);
   launch(dk_dv_kernel<Element, HEAD_DIM, CAUSAL>, keys, dim3(NUM_THREADS), 0, stream, params);
 }
 
@@ -133,8 +143,9 @@ size_t workspace_bytes(const AttentionCall& call) {
 }
 
 constexpr StepInfo kStep = {
-    .title = "The gradients by their formulas: one thread computes a row of dQ, or of dK and dV",
+    .title = "The gradients by their formulas: four lanes compute a row of dQ, or of dK and dV",
     .removes = "nothing: the first step of the backward pass",
+    .after = "v01_scalar",
     .part = Part::kBackward,
     .dtypes = {DType::kFp16, DType::kBf16, DType::kFp32},
     .workspace_bytes = workspace_bytes,
