@@ -184,6 +184,14 @@ __device__ __forceinline__ void clear_padding(KV& k, KV& v, int num_keys) {
   bar_sync(1, kConsumerThreads);  // the rows of all threads are zero
 }
 
+// Makes a tile zero. By all consumers; a barrier must follow.
+template <typename Tile>
+__device__ __forceinline__ void clear_tile(Tile& tile) {
+  for (int i = threadIdx.x; i < int(sizeof(Tile) / sizeof(uint4)); i += kConsumerThreads)
+    store_16_bytes(reinterpret_cast<uint4*>(&tile) + i, uint4{});
+  fence_proxy_async();  // wgmma sees what this thread has written
+}
+
 // Masks the scores of a warpgroup's keys, which begin at `row` of the tile, with the queries of the next
 // step, where there is anything to mask.
 template <bool CAUSAL, typename Element, int S_TILES>
