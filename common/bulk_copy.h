@@ -42,6 +42,19 @@ __device__ __forceinline__ void bulk_add(float* global, const float* shared, int
                : "memory");
 }
 
+// Waits until all but this thread's latest PENDING bulk groups are complete: what they have written can be
+// read, after a fence_proxy_async_global() also by threads.
+template <int PENDING>
+__device__ __forceinline__ void bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" : : "n"(PENDING) : "memory");
+}
+
+// Bulk copies access global memory through the async proxy, too. This fence orders what this thread has seen
+// or done in global memory and bulk copies that it starts, or has waited for.
+__device__ __forceinline__ void fence_proxy_async_global() {
+  asm volatile("fence.proxy.async.global;" : : : "memory");
+}
+
 #else  // see common/emulator/tma.cpp
 
 [[gnu::always_inline]] inline void bulk_load(void* shared, const void* global, int bytes, uint64_t* barrier,
@@ -56,6 +69,11 @@ __device__ __forceinline__ void bulk_add(float* global, const float* shared, int
                                             Location at = Location::current()) {
   emulator::bulk_reduce(emulator::Atomic::kAdd, global, shared, size_t(bytes), at);
 }
+template <int PENDING>
+[[gnu::always_inline]] inline void bulk_wait(Location at = Location::current()) {
+  emulator::tma_store_wait_read(PENDING, at);  // on the emulator a copy that has read has also written
+}
+inline void fence_proxy_async_global() {}
 
 #endif
 

@@ -59,7 +59,7 @@ inline size_t backward_workspace_bytes(const AttentionCall& call) {
 
 constexpr int kRowsThreads = 256;  // of the kernels below, whose CTAs have a tile of queries each
 
-// By a CTA of the first kernel: D, LSE in units of log2, and sums of 0.
+// By a CTA of the first kernel: D, and LSE in units of log2.
 template <int HEAD_DIM, typename Element>
 __device__ void prepare_rows(const BackwardParams<Element>& params) {
   constexpr int BLOCK_M = backward_block_m(HEAD_DIM);
@@ -96,14 +96,20 @@ __device__ void prepare_rows(const BackwardParams<Element>& params) {
       workspace.delta[workspace.row_offset(row)] = delta;
     }
   }
-  for (int i = threadIdx.x; i < BLOCK_M * HEAD_DIM / 4; i += kRowsThreads)
+}
+
+// By a CTA of the first kernel, too: sums of 0.
+template <int HEAD_DIM, typename Element>
+__device__ void clear_dq(const BackwardParams<Element>& params) {
+  const BackwardWorkspace<HEAD_DIM> workspace(params, blockIdx.z, blockIdx.y, blockIdx.x);
+  for (int i = threadIdx.x; i < workspace.BLOCK_M * HEAD_DIM / 4; i += kRowsThreads)
     store_16_bytes(&workspace.dq[i * 4], uint4{});
 }
 
-// By a CTA of the last kernel: dQ, scaled and rounded. `tile`, a SwizzledTile of the tile's size, is in
-// shared memory.
+// By a CTA of the last kernel: dQ, scaled and rounded; zeros if no CTA has added to it. `tile`, a
+// SwizzledTile of the tile's size, is in shared memory.
 template <int HEAD_DIM, typename Element, typename Tile>
-__device__ void round_dq(const BackwardParams<Element>& params, Tile& tile) {
+__device__ void round_dq(const BackwardParams<Element>& params, Tile& tile, bool has_sums = true) {
   constexpr int MMA_N = 8;
   const int m_tile = blockIdx.x;
   const int head = blockIdx.y;
@@ -120,6 +126,7 @@ __device__ void round_dq(const BackwardParams<Element>& params, Tile& tile) {
 #pragma unroll
   for (int n = 0; n < kDQTiles; n += 2) {
     const auto sums = [&](int of) {
+      if (!has_sums) return float4{};
       return *reinterpret_cast<const float4*>(&workspace.dq[workspace.dq_offset(threadIdx.x, of)]);
     };
     const float4 left = sums(n), right = sums(n + 1);

@@ -69,14 +69,12 @@ struct BackwardWork {
   }
 };
 
-// Under a causal mask the first keys are seen by the most queries: their CTAs start first. By all lanes of a
-// warp.
+// Of tile n_tile of a head of K and V, which is counted over all batches. By all lanes of a warp.
 template <bool CAUSAL, int BLOCK_M, typename Element>
-__device__ BackwardWork work_of_cta(const BackwardParams<Element>& params) {
-  const int num_n_tiles = ceil_div(params.seqlen_kv, kBlockN);
-  const int kv_head = uniform(int(blockIdx.x) / num_n_tiles % params.num_heads_kv);
-  const int batch = uniform(int(blockIdx.x) / num_n_tiles / params.num_heads_kv);
-  const int first_key = uniform(int(blockIdx.x) % num_n_tiles * kBlockN);
+__device__ BackwardWork work_of_tile(const BackwardParams<Element>& params, int n_tile, int head_index) {
+  const int kv_head = uniform(head_index % params.num_heads_kv);
+  const int batch = uniform(head_index / params.num_heads_kv);
+  const int first_key = uniform(n_tile * kBlockN);
   const int kv_len = uniform(params.kv_length(batch));
   const int num_m_tiles = ceil_div(params.seqlen_q, BLOCK_M);
   const int first_m_tile = uniform(
@@ -90,6 +88,13 @@ __device__ BackwardWork work_of_cta(const BackwardParams<Element>& params) {
           .num_steps = uniform((num_m_tiles - first_m_tile) * params.group_size()),
           .head = uniform(kv_head * params.group_size()),
           .m_tile = first_m_tile};
+}
+
+// Under a causal mask the first keys are seen by the most queries: their CTAs start first.
+template <bool CAUSAL, int BLOCK_M, typename Element>
+__device__ BackwardWork work_of_cta(const BackwardParams<Element>& params) {
+  const int num_n_tiles = ceil_div(params.seqlen_kv, kBlockN);
+  return work_of_tile<CAUSAL, BLOCK_M>(params, int(blockIdx.x) % num_n_tiles, int(blockIdx.x) / num_n_tiles);
 }
 
 // ---- The products, each started as a group. `row` is the warpgroup's first key in the tile.

@@ -33,6 +33,7 @@ struct SharedStorage {
 template <typename Element, int HEAD_DIM>
 __global__ void __launch_bounds__(kRowsThreads) prepare_kernel(const BackwardParams<Element> params) {
   prepare_rows<HEAD_DIM>(params);
+  clear_dq<HEAD_DIM>(params);
 }
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
