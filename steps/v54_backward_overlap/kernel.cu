@@ -1,0 +1,180 @@
+// v54: warps compute P while tensor cores compute dP, and dS while they compute dV. dK needs only a
+// warpgroup's own keys of dS, so it runs while the warpgroups wait for each other.
+#include "common/blocks/backward_rows.h"
+#include "common/blocks/backward_tiles.h"
+#include "common/blocks/ring.h"
+#include "common/blocks/wgmma_products.h"
+#include "common/bulk_copy.h"
+#include "common/elect.h"
+#include "common/step.h"
+#include "common/vector_add.h"
+
+namespace STEP_NAMESPACE {
+
+constexpr int NUM_STAGES = 2;  // of Q and dO, and of dS
+
+template <typename Element, int HEAD_DIM>
+struct SharedStorage {
+  using Tiles = BackwardTiles<Element, HEAD_DIM>;
+  typename Tiles::KV k, v;  // in the end, dK and dV
+  typename Tiles::Q q[NUM_STAGES], d_o[NUM_STAGES];
+  typename Tiles::DS ds[NUM_STAGES];
+  float lse[NUM_STAGES][Tiles::BLOCK_M];    // comes with Q
+  float delta[NUM_STAGES][Tiles::BLOCK_M];  // comes with dO
+  uint64_t bar_kv_full;
+  Ring<NUM_STAGES> ring_q, ring_d_o;
+};
+
+template <typename Element, int HEAD_DIM>
+__global__ void __launch_bounds__(kRowsThreads) prepare_kernel(const BackwardParams<Element> params) {
+  prepare_rows<HEAD_DIM>(params);
+  clear_dq<HEAD_DIM>(params);
+}
+
+template <typename Element, int HEAD_DIM, bool CAUSAL>
+__global__ void __launch_bounds__(kBackwardThreads, 1)
+    backward_kernel(const BackwardParams<Element> params, const __grid_constant__ BackwardMaps maps) {
+  using Tiles = BackwardTiles<Element, HEAD_DIM>;
+  using Q = typename Tiles::Q;
+  using KV = typename Tiles::KV;
+  using DS = typename Tiles::DS;
+  using Workspace = BackwardWorkspace<HEAD_DIM>;
+  constexpr int BLOCK_M = Tiles::BLOCK_M;
+  constexpr int D_TILES = HEAD_DIM / kAccumulatorCols;
+  auto& shared = *reinterpret_cast<SharedStorage<Element, HEAD_DIM>*>(smem);
+
+  const int warp_id = uniform(int(threadIdx.x / 32));
+  const int lane_id = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&shared.bar_kv_full, 1);
+    shared.ring_q.init(kConsumerWarps);
+    shared.ring_d_o.init(kConsumerWarps);
+    fence_mbarrier_init();
+  }
+  __syncthreads();  // the mbarriers are initialised
+
+  // Producer.
+  if (warp_id >= kConsumerWarps) {
+    warpgroup_reg_dealloc<kProducerRegisters, kBackwardRegistersAtLaunch>();
+    if (warp_id > kConsumerWarps) return;
+    BackwardWork work = work_of_cta<CAUSAL, BLOCK_M>(params);
+    if (work.num_steps == 0 || !elect_one()) return;
+    mbarrier_arrive_expect_tx(&shared.bar_kv_full, 2 * sizeof(KV));
+    tma_load_5d(&shared.k, maps.k, &shared.bar_kv_full, 0, work.first_key, 0, work.kv_head, work.batch);
+    tma_load_5d(&shared.v, maps.v, &shared.bar_kv_full, 0, work.first_key, 0, work.kv_head, work.batch);
+    for (int step = 0; step < work.num_steps; ++step, work.advance()) {
+      const Workspace workspace(params, work.batch, work.head, work.m_tile);
+      const int stage = step % NUM_STAGES;
+      const int first_query = work.m_tile * BLOCK_M;
+      uint64_t* const bar_q_full = shared.ring_q.producer_acquire(step, sizeof(Q) + sizeof(shared.lse[0]));
+      tma_load_5d(&shared.q[stage], maps.q, bar_q_full, 0, first_query, 0, work.head, work.batch);
+      bulk_load(shared.lse[stage], workspace.lse, sizeof(shared.lse[0]), bar_q_full);
+      uint64_t* const bar_d_o_full =
+          shared.ring_d_o.producer_acquire(step, sizeof(Q) + sizeof(shared.delta[0]));
+      tma_load_5d(&shared.d_o[stage], maps.d_o, bar_d_o_full, 0, first_query, 0, work.head, work.batch);
+      bulk_load(shared.delta[stage], workspace.delta, sizeof(shared.delta[0]), bar_d_o_full);
+    }
+    return;  // from here on, no __syncthreads
+  }
+
+  // Consumers.
+  warpgroup_reg_alloc<kConsumerRegisters, kBackwardRegistersAtLaunch>();
+  BackwardWork work = work_of_cta<CAUSAL, BLOCK_M>(params);
+  const int warpgroup = warp_id / 4;
+  const int warpgroup_row = warpgroup * kWarpgroupN;  // of the tile's keys
+
+  float acc_dk[1][D_TILES][4] = {}, acc_dv[1][D_TILES][4] = {};
+  if (work.num_steps > 0) {
+    mbarrier_wait(&shared.bar_kv_full, 0);  // TMA has brought K and V
+    const int num_keys = work.kv_len - work.first_key;
+    if (num_keys < kBlockN) clear_padding(shared.k, shared.v, num_keys);
+  }
+
+#pragma unroll 1
+  for (int step = 0; step < work.num_steps; ++step, work.advance()) {
+    const int stage = uniform(step % NUM_STAGES);
+
+    shared.ring_q.consumer_wait(step);  // TMA has brought Q and LSE
+    float acc_s[1][BLOCK_M / kAccumulatorCols][4], acc_dp[1][BLOCK_M / kAccumulatorCols][4];
+    start_scores(acc_s, shared.k, warpgroup_row, shared.q[stage]);
+    shared.ring_d_o.consumer_wait(step);  // TMA has brought dO and D
+    start_scores(acc_dp, shared.v, warpgroup_row, shared.d_o[stage]);
+
+    // P while dP runs.
+    float4 of_queries[BLOCK_M / 16];
+    load_of_queries(of_queries, shared.lse[stage]);
+    wait_for<1>(acc_s);  // S is complete
+    mask_transposed<CAUSAL>(acc_s, params, work, warpgroup_row);
+    const auto p = make_p_transposed<Element>(acc_s, of_queries, params.softmax_scale_log2);
+
+    // dS while dV runs, which has the registers of its operand until it is complete.
+    const auto operand = p;
+    start_dv(acc_dv, operand, shared.d_o[stage]);
+    load_of_queries(of_queries, shared.delta[stage]);
+    wait_for<1>(acc_dp);  // dP is complete
+    DS& ds = shared.ds[stage];
+    write_ds(ds, p, acc_dp, of_queries);
+    fence_proxy_async();  // wgmma sees what this lane has written
+    __syncwarp();         // this warp's rows of dS are complete
+
+    // dK while the warpgroups wait for each other, then dQ.
+    start_dk(acc_dk, ds, warpgroup_row, shared.q[stage]);
+    wait_for<1>(acc_dv);  // dV is complete: wgmma has read dO and P
+    shared.ring_d_o.warp_release(step, lane_id);
+    // Both warpgroups have written their keys' rows of dS. And both are done with dQ of the step before: the
+    // next step may write to its dS.
+    bar_sync(1, kConsumerThreads);
+    float acc_dq[1][kDQTiles][4];
+    start_dq(acc_dq, ds, shared.k, warpgroup);
+    wait_for<0>(acc_dq);  // dK and dQ are complete: wgmma has read Q
+    warpgroup_fence_operand(wgmma_accumulator(acc_dk));
+    shared.ring_q.warp_release(step, lane_id);
+    float* const dq = Workspace(params, work.batch, work.head, work.m_tile).dq;
+#pragma unroll
+    for (int n = 0; n < kDQTiles; ++n) atomic_add_4(&dq[Workspace::dq_offset(threadIdx.x, n)], acc_dq[0][n]);
+  }
+
+  // dK and dV, rounded, go where K and V were, to be stored by TMA.
+  bar_sync(1, kConsumerThreads);  // both warpgroups have computed dQ, which reads all of K
+  write_gradient(shared.v, acc_dv, 1.0f);
+  write_gradient(shared.k, acc_dk, params.softmax_scale);
+  fence_proxy_async();            // TMA sees what this lane has written
+  bar_sync(1, kConsumerThreads);  // dK and dV are complete
+  if (threadIdx.x == 0) {         // rows beyond the end are left out
+    tma_store_5d(maps.dv, &shared.v, 0, work.first_key, 0, work.kv_head, work.batch);
+    tma_store_5d(maps.dk, &shared.k, 0, work.first_key, 0, work.kv_head, work.batch);
+    tma_store_commit();
+    tma_store_wait_read<0>();  // the CTA keeps its shared memory only until its last thread exits
+  }
+}
+
+template <typename Element, int HEAD_DIM>
+__global__ void __launch_bounds__(kRowsThreads) finish_kernel(const BackwardParams<Element> params) {
+  round_dq<HEAD_DIM>(params, *reinterpret_cast<typename BackwardTiles<Element, HEAD_DIM>::Q*>(smem));
+}
+
+template <typename Element, int HEAD_DIM, bool CAUSAL>
+void launch_backward(const BackwardParams<Element>& params, Stream stream) {
+  using Tiles = BackwardTiles<Element, HEAD_DIM>;
+  const dim3 query_tiles(ceil_div(params.seqlen_q, Tiles::BLOCK_M), params.num_heads_q, params.batch);
+  const dim3 key_tiles(ceil_div(params.seqlen_kv, kBlockN) * params.num_heads_kv * params.batch);
+  launch(prepare_kernel<Element, HEAD_DIM>, query_tiles, dim3(kRowsThreads), 0, stream, params);
+  launch(backward_kernel<Element, HEAD_DIM, CAUSAL>, key_tiles, dim3(kBackwardThreads),
+         sizeof(SharedStorage<Element, HEAD_DIM>), stream, params, make_backward_maps<Tiles>(params));
+  launch(finish_kernel<Element, HEAD_DIM>, query_tiles, dim3(kRowsThreads), sizeof(typename Tiles::Q), stream,
+         params);
+}
+
+constexpr StepInfo kStep = {
+    .title = "Warps compute P while tensor cores compute dP, and dS while they compute dV",
+    .removes = "turns of exponentials and products",
+    .part = Part::kBackward,
+    .alignment_bytes = 16,
+    .needs_sm = "90a",
+    .workspace_bytes = backward_workspace_bytes,
+    .backward = true,
+    .varies = "CTAs add to dQ in the order in which they get there",
+};
+REGISTER_STEP(launch_backward, kStep);
+
+}  // namespace STEP_NAMESPACE
