@@ -48,7 +48,8 @@ def attention(q, k, v, causal=False, scale=None, kv_lengths=None):
 
 
 def gradients(d_o, q, k, v, causal=False, scale=None, kv_lengths=None):
-    """The same -> dq, dk, dv in float64."""
+    """The same -> dq, dk and dv in float64, each with which of its rows have a gradient: those of queries that see a
+    key, and of keys that a query sees."""
     heads_kv, head_dim = k.shape[1], k.shape[3]
     q, k, v, p, _ = _weights(q, k, v, causal, scale, kv_lengths)
     d_o = np.asarray(d_o).astype(np.float64)
@@ -58,15 +59,17 @@ def gradients(d_o, q, k, v, causal=False, scale=None, kv_lengths=None):
     def of_group(x):
         return x.reshape(len(x), heads_kv, -1, *x.shape[2:]).sum(2)
 
-    return ds @ k, of_group(ds.swapaxes(-1, -2) @ q), of_group(p.swapaxes(-1, -2) @ d_o)
+    dk, dv = of_group(ds.swapaxes(-1, -2) @ q), of_group(p.swapaxes(-1, -2) @ d_o)
+    queries, keys = p.any(-1), of_group(p.any(-2)) > 0
+    return (ds @ k, queries), (dk, keys), (dv, keys)
 
 
 def check_gradients(found, dtype, expected):
-    """dq, dk and dv in float64, which were computed from tensors of `dtype`; everything in [batch, heads, seqlen,
-    head_dim]."""
-    for ours, theirs in zip(found, expected, strict=True):
+    """dq, dk and dv in float64, which were computed from tensors of `dtype`, and what gradients() returns; everything
+    in [batch, heads, seqlen, head_dim]."""
+    for ours, (theirs, is_there) in zip(found, expected, strict=True):
         assert ours.dtype == np.float64 and ours.shape == theirs.shape and np.isfinite(ours).all()
-        assert (ours[(theirs == 0).all(-1)] == 0).all(), "a row without a gradient is not zero"
+        assert (ours[~is_there] == 0).all(), "a row without a gradient is not zero"
         assert np.linalg.norm(ours - theirs) <= GRADIENT_GATES[dtype] * np.linalg.norm(theirs)
 
 
