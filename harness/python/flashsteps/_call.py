@@ -75,10 +75,12 @@ def call_backward(arrays: Arrays, options: Options) -> Any:
     """What attention_backward() returns."""
     framework = framework_of("q", arrays[0])
     traced = _is_one_of_a_subclass(framework, arrays, options.names())
-    if framework.operation is not None:
-        recorded = framework.records_gradients() and any(getattr(array, "requires_grad", False) for array in arrays)
-        if traced or recorded or framework.is_traced():
-            return framework.operation(arrays, options)
+    if framework.operation is not None and (
+        traced
+        or framework.is_traced()
+        or (framework.records_gradients() and any(getattr(array, "requires_grad", False) for array in arrays))
+    ):
+        return framework.operation(arrays, options)
     return _carry_out(framework, arrays, options)
 
 

@@ -35,16 +35,20 @@ def _placement(arrays: list[Any]) -> dict[str, Any]:
     }
 
 
-def _without_gradients(operation: Any, what: str, names: tuple[str, ...]) -> Any:
+def _without_gradients(operation: Any, options: Options, names: tuple[str, ...]) -> Any:
     """Refuses them by a rule for custom_jvp, which reverse-mode differentiation uses, too."""
+    what = "attention_with_kvcache" if options.kvcache else "attention in FP8"
 
     def rule(arrays: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         for name, tangent in zip(names, tangents):
-            if type(tangent) is not jax.custom_derivatives.SymbolicZero:
-                raise ValueError(
-                    f"{name}: is being differentiated, and there is no derivative of {what}: call this "
-                    f"with jax.lax.stop_gradient({name})"
-                )
+            if type(tangent) is jax.custom_derivatives.SymbolicZero:
+                continue
+            if options.backward:
+                raise ValueError("attention_backward: is differentiated, and attention has no second derivative")
+            raise ValueError(
+                f"{name}: is being differentiated, and there is no derivative of {what}: call this "
+                f"with jax.lax.stop_gradient({name})"
+            )
         results = operation(*arrays)
         return results, tuple(jax.numpy.zeros_like(result) for result in results)
 
@@ -54,22 +58,23 @@ def _without_gradients(operation: Any, what: str, names: tuple[str, ...]) -> Any
 
 
 def _with_gradients(operation: Any, options: Options, gpu: int | None) -> Any:
-    """Of q, k, v and, where there are any, kv_lengths."""
+    """A function of q, k, v and, where there are any, kv_lengths."""
     backward_options = Options(options.causal, options.scale, layout=options.layout, backward=True)
 
     def forward(*arguments: Any) -> Any:
         given = [argument.value for argument in arguments]
         q, k, v, kv_lengths = (*given, None)[:4]
         arrays = (q, k, v, kv_lengths, *[None] * 4)
-        o, lse = _operation(arrays, options._replace(return_lse=True), gpu)(*given)
+        o, lse = _traced(arrays, options._replace(return_lse=True), gpu)
         return (o, lse) if options.return_lse else (o,), (arrays, o, lse)
 
     def backward(kept: Any, cotangents: Any) -> Any:
         arrays, o, lse = kept
         d_o, *of_lse = cotangents
         if any(type(each) is not jax.custom_derivatives.SymbolicZero for each in of_lse):
-            raise ValueError("lse: is being differentiated, and attention_backward has no gradient of it: use "
-                             "jax.lax.stop_gradient(lse)")
+            raise ValueError(
+                "lse: has a gradient, and attention_backward takes none: use jax.lax.stop_gradient(lse)"
+            )
         if type(d_o) is jax.custom_derivatives.SymbolicZero:
             gradients = (None, None, None)
         else:
@@ -78,7 +83,16 @@ def _with_gradients(operation: Any, options: Options, gpu: int | None) -> Any:
 
     differentiable = jax.custom_vjp(operation)
     differentiable.defvjp(forward, backward, symbolic_zeros=True)
-    return differentiable
+
+    def of_varying(*given: Any) -> Any:
+        """Below shard_map a gradient varies over the mesh where a result does: JAX then sums it up where an argument
+        does not."""
+        axes = [jax.typeof(array).manual_axis_type.varying for array in given]
+        missing = [frozenset().union(*axes) - own for own in axes]
+        cast = [jax.lax.pcast(x, tuple(m), to="varying") if m else x for x, m in zip(given, missing, strict=True)]
+        return differentiable(*cast)
+
+    return of_varying
 
 
 def _plan(arrays: Arrays, options: Options, gpu: int | None) -> tuple[float, int]:
@@ -156,12 +170,9 @@ def _traced(arrays: Arrays, options: Options, gpu: int | None) -> Any:
     operation = _operation(arrays, options, gpu)
     arrays = _in_full(arrays, options)
     named = {name: array for name, array in zip(options.names(), arrays, strict=True) if array is not None}
-    if options.backward:
-        operation = _without_gradients(operation, "attention_backward", tuple(named))
-    elif options.kvcache:
-        operation = _without_gradients(operation, "attention_with_kvcache", tuple(named))
-    elif options.quantize or arrays[0].dtype == jax.numpy.float8_e4m3fn:
-        operation = _without_gradients(operation, "attention in FP8", tuple(named))
+    fp8 = options.quantize or arrays[0].dtype == jax.numpy.float8_e4m3fn
+    if fp8 or options.kvcache or options.backward:
+        operation = _without_gradients(operation, options, tuple(named))
     else:
         operation = _with_gradients(operation, options, gpu)
     found = operation(*named.values())

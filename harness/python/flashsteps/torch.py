@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 import torch.nn.attention
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from . import _core
 from ._frameworks import CPU, Arrays, Description, Framework, Options
@@ -147,7 +149,8 @@ _KVCACHE_NAMES = tuple(name for name in _KVCACHE.names() if name != "q_descale")
 # Gradients
 
 
-class _Differentiable(torch.autograd.Function):
+# torch.autograd.Function would look for torch.func's transformations, one of which calls the kernel that asks for this.
+class _Differentiable(_SingleLevelFunction):
     """attention_with_lse of tensors of which one requires a gradient."""
 
     @staticmethod
@@ -183,7 +186,7 @@ def _with_aligned_rows(d_o: torch.Tensor) -> torch.Tensor:
     return d_o.contiguous()
 
 
-class _DifferentiatedOnce(torch.autograd.Function):
+class _DifferentiatedOnce(_SingleLevelFunction):
     """attention_backward of tensors of which one requires a gradient: where it is wanted, that is refused."""
 
     @staticmethod
@@ -202,11 +205,13 @@ class _DifferentiatedOnce(torch.autograd.Function):
 def _record(keyset: Any, *arrays: torch.Tensor | None, **options: Any) -> Any:
     if options.get("quantize") or arrays[0].dtype == torch.float8_e4m3fn:
         refuse_gradients("attention in FP8", arrays, _NAMES)
-    return _Differentiable.apply(keyset, options, *arrays)
+    with enable_single_level_autograd_function():
+        return _Differentiable.apply(keyset, options, *arrays)
 
 
 def _record_backward(keyset: Any, *arrays: torch.Tensor | None, **options: Any) -> Any:
-    return _DifferentiatedOnce.apply(keyset, options, *arrays)
+    with enable_single_level_autograd_function():
+        return _DifferentiatedOnce.apply(keyset, options, *arrays)
 
 
 def _refuse_to_record(keyset: Any, *arrays: torch.Tensor | None, **options: Any) -> Any:

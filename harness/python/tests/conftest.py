@@ -15,7 +15,7 @@ os.environ["FLASHSTEPS_TUNING"] = ""
 
 @pytest.fixture(scope="session")
 def training():
-    """harness/examples/train.py: the losses of its transformer with its attention, and with PyTorch's plain one."""
+    """harness/examples/train.py: run() has the losses and the transformer, with its own attention or PyTorch's math."""
     import torch
 
     path = Path(__file__).parents[2] / "examples" / "train.py"
@@ -29,8 +29,9 @@ def training():
             q, k, v = (x.transpose(1, 2) for x in arrays)
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
-    def losses(attend, *options):
+    def run(attend, *options):
         torch.manual_seed(1)
-        return list(example.train(example.Transformer(attend), *options))
+        model = example.Transformer(attend)
+        return list(example.train(model, *options)), model
 
-    return SimpleNamespace(attend=example.attend, math=math, losses=losses)
+    return SimpleNamespace(attend=example.attend, math=math, run=run)
