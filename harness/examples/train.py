@@ -1,5 +1,5 @@
-"""Trains a tiny transformer with flashsteps.attention. It learns to say again what it has read: half of each sequence is
-random, and the other half repeats it.
+"""Trains a tiny transformer with flashsteps.attention. It learns to say again what it has read: half of each sequence
+is random, and the other half repeats it.
 
     python harness/examples/train.py [STEPS]
 

@@ -57,12 +57,23 @@ def _without_gradients(operation: Any, options: Options, names: tuple[str, ...])
     return differentiable
 
 
+@jax.custom_vjp
+def _without_gradient(lse: Any) -> Any:
+    return lse
+
+
+def _refuse_gradient(_: None, gradient: Any) -> Any:
+    raise ValueError("lse: has a gradient, and attention_backward takes none: use jax.lax.stop_gradient(lse)")
+
+
+_without_gradient.defvjp(lambda lse: (lse, None), _refuse_gradient)
+
+
 def _with_gradients(operation: Any, options: Options, gpu: int | None) -> Any:
     """A function of q, k, v and, where there are any, kv_lengths."""
     backward_options = Options(options.causal, options.scale, layout=options.layout, backward=True)
 
-    def forward(*arguments: Any) -> Any:
-        given = [argument.value for argument in arguments]
+    def forward(*given: Any) -> Any:
         q, k, v, kv_lengths = (*given, None)[:4]
         arrays = (q, k, v, kv_lengths, *[None] * 4)
         o, lse = _traced(arrays, options._replace(return_lse=True), gpu)
@@ -70,19 +81,11 @@ def _with_gradients(operation: Any, options: Options, gpu: int | None) -> Any:
 
     def backward(kept: Any, cotangents: Any) -> Any:
         arrays, o, lse = kept
-        d_o, *of_lse = cotangents
-        if any(type(each) is not jax.custom_derivatives.SymbolicZero for each in of_lse):
-            raise ValueError(
-                "lse: has a gradient, and attention_backward takes none: use jax.lax.stop_gradient(lse)"
-            )
-        if type(d_o) is jax.custom_derivatives.SymbolicZero:
-            gradients = (None, None, None)
-        else:
-            gradients = _traced((*arrays, d_o, o, lse), backward_options, gpu)
+        gradients = _traced((*arrays, cotangents[0], o, lse), backward_options, gpu)
         return gradients if arrays[3] is None else (*gradients, None)
 
     differentiable = jax.custom_vjp(operation)
-    differentiable.defvjp(forward, backward, symbolic_zeros=True)
+    differentiable.defvjp(forward, backward)
 
     def of_varying(*given: Any) -> Any:
         """Below shard_map a gradient varies over the mesh where a result does: JAX then sums it up where an argument
@@ -90,7 +93,8 @@ def _with_gradients(operation: Any, options: Options, gpu: int | None) -> Any:
         axes = [jax.typeof(array).manual_axis_type.varying for array in given]
         missing = [frozenset().union(*axes) - own for own in axes]
         cast = [jax.lax.pcast(x, tuple(m), to="varying") if m else x for x, m in zip(given, missing, strict=True)]
-        return differentiable(*cast)
+        o, *lse = differentiable(*cast)
+        return (o, *map(_without_gradient, lse))
 
     return of_varying
 

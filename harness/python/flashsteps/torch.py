@@ -112,7 +112,8 @@ def _define(name: str, schema: str, defaults: Options, record: Callable[..., Any
         o = q.new_empty(q.shape, dtype=torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype)
         return (o, q.new_empty(options.lse_shape(q), dtype=torch.float32)) if options.return_lse else o
 
-    results = "(Tensor, Tensor, Tensor)" if defaults.backward else "(Tensor, Tensor)" if defaults.return_lse else "Tensor"
+    count = 3 if defaults.backward else 1 + defaults.return_lse
+    results = f"({', '.join(count * ['Tensor'])})"
     # Inductor must not change the strides of arguments: rows have to be contiguous.
     tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
     _library.define(f"{name}({schema}) -> {results}", tags=tags)

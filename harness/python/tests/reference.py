@@ -1,4 +1,5 @@
-"""Attention and its gradients in float64 with NumPy, and how near a step must come to it; and when results of JAX have the same bits."""
+"""Attention and its gradients in float64 with NumPy, and how near a step must come to it; and when results of JAX have
+the same bits."""
 
 from __future__ import annotations
 

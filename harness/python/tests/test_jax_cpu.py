@@ -371,7 +371,7 @@ def test_gradients_that_are_refused():
     fp8 = [x.astype(jnp.float8_e4m3fn) for x in (q, k, v)]
     in_fp8 = lambda q: flashsteps.attention(q, *fp8[1:]).sum()  # noqa: E731
     for transform in (lambda f: f, jax.jit):
-        with pytest.raises(ValueError, match="^lse: has a gradient, and attention_backward takes none.*stop_gradient.lse"):
+        with pytest.raises(ValueError, match="^lse: has a gradient, and attention_backward takes none.*stop_gr"):
             jax.grad(transform(both))(q)
         with pytest.raises(ValueError, match="^attention_backward: is differentiated, and attention has no second"):
             jax.grad(lambda q: jax.grad(transform(square))(q).sum())(q)
@@ -380,7 +380,9 @@ def test_gradients_that_are_refused():
         with pytest.raises(TypeError, match="custom_vjp"):
             jax.jvp(transform(square), (q,), (q,))
     stopped = lambda q: flashsteps.attention(q, k, v, return_lse=True)[0].sum()  # noqa: E731
-    same_bits(jax.grad(stopped)(q), jax.grad(lambda q: flashsteps.attention(q, k, v).sum())(q))
+    expected = jax.grad(lambda q: flashsteps.attention(q, k, v).sum())(q)
+    for transform in (lambda f: f, jax.jit):
+        same_bits(jax.grad(transform(stopped))(q), expected)
 
 
 # Below shard_map
