@@ -48,7 +48,7 @@ inline std::array<CallTensor, 4> tensors_of(const AttentionCall& c) {
            {"O", c.o, c.batch, c.num_heads_q, c.seqlen_q, c.head_dim * o_bytes, o_bytes}}};
 }
 
-// What a call with `backward` has beside these: the gradient that it reads, and those that it writes.
+// What a backward pass has besides.
 inline std::array<CallTensor, 4> gradients_of(const AttentionCall& c) {
   const size_t bytes = element_bytes(c.dtype), row_bytes = c.head_dim * bytes;
   return {{{"dO", c.d_o, c.batch, c.num_heads_q, c.seqlen_q, row_bytes, bytes},
@@ -72,9 +72,8 @@ inline std::vector<CallMemory> memory_of(const AttentionCall& c) {
   std::vector<CallMemory> memory;
   for (const CallTensor& tensor : tensors_of(c))
     memory.push_back({tensor.name, tensor.begin(), tensor.extent()});
-  if (c.backward) {
-    for (const CallTensor& tensor : gradients_of(c))
-      memory.push_back({tensor.name, tensor.begin(), tensor.extent()});
+  for (const CallTensor& tensor : gradients_of(c)) {
+    if (c.backward) memory.push_back({tensor.name, tensor.begin(), tensor.extent()});
   }
   if (c.lse != nullptr)
     memory.push_back({"LSE", c.lse, sizeof(float) * c.batch * c.num_heads_q * c.seqlen_q});
