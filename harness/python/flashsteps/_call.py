@@ -62,15 +62,6 @@ def _is_one_of_a_subclass(framework: Framework, arrays: Arrays, names: tuple[str
     return found
 
 
-def _carry_out(framework: Framework, arrays: Arrays, options: Options) -> Any:
-    try:
-        return _core.attention(framework, arrays, options)
-    except ValueError:
-        if framework.operation is None or not framework.is_transformed():
-            raise
-    return framework.operation(arrays, options.checked())
-
-
 def call_backward(arrays: Arrays, options: Options) -> Any:
     """What attention_backward() returns."""
     framework = framework_of("q", arrays[0])
@@ -78,10 +69,11 @@ def call_backward(arrays: Arrays, options: Options) -> Any:
     if framework.operation is not None and (
         traced
         or framework.is_traced()
+        or framework.is_transformed()
         or (framework.records_gradients() and any(getattr(array, "requires_grad", False) for array in arrays))
     ):
         return framework.operation(arrays, options)
-    return _carry_out(framework, arrays, options)
+    return _core.attention(framework, arrays, options)
 
 
 def call(arrays: Arrays, options: Options) -> Any:
@@ -106,4 +98,9 @@ def call(arrays: Arrays, options: Options) -> Any:
             q.requires_grad or k.requires_grad or v.requires_grad or requires_grad
         ):
             return framework.operation(arrays, options.checked())
-    return _carry_out(framework, arrays, options)
+    try:
+        return _core.attention(framework, arrays, options)
+    except ValueError:
+        if framework.operation is None or not framework.is_transformed():
+            raise
+    return framework.operation(arrays, options.checked())
