@@ -65,7 +65,7 @@ def train(model, steps, batch, device):
 if __name__ == "__main__":
     torch.manual_seed(1)
     on_gpu = flashsteps.missing_gpu() is None and torch.cuda.is_available()
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 300 if on_gpu else 20
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 100 if on_gpu else 20
     for step, loss in enumerate(train(Transformer(), steps, 64 if on_gpu else 2, "cuda" if on_gpu else "cpu")):
-        if step % 20 == 0 or step == steps - 1:
+        if step % 10 == 0 or step == steps - 1:
             print(f"step {step:4}  loss {loss:.3f}", flush=True)
