@@ -415,7 +415,7 @@ def test_training(training, device):
     )
     assert np.allclose(ours, theirs, rtol=1e-5 if device == "cpu" else 1e-3)
     for (name, mine), others in zip(model.named_parameters(), other.parameters(), strict=True):
-        gate = 1e-4 if device == "cpu" else 0.02
+        gate = 1e-4 if device == "cpu" else 0.05
         assert (mine.grad - others.grad).norm() <= gate * others.grad.norm(), name
 
 
