@@ -1,5 +1,5 @@
-// Causal attention over one short sequence, on the GPU if there is one, else on the emulator. CMakeLists.txt
-// beside this file builds it against an installed FlashSteps.
+// Causal attention over one short sequence, and its gradients, on the GPU if there is one, else on the
+// emulator. CMakeLists.txt beside this file builds it against an installed FlashSteps.
 #include <flashsteps.h>
 
 #include <cmath>
@@ -41,5 +41,20 @@ int main() {
 
   // The first query sees the first key only, so its output is the first value.
   std::printf("o[0] %.4f, v[0] %.4f, lse[0] %.4f\n", o[0], v[0], lse[0]);
-  return std::abs(o[0] - v[0]) < 1e-6f ? 0 : 1;
+
+  // The same call asks for gradients: here those of the sum of o.
+  std::vector<float> d_o(o.size(), 1.0f), dq(q.size()), dk(k.size()), dv(v.size());
+  flashsteps::AttentionCall backward = call;
+  backward.backward = true;
+  backward.d_o = flashsteps::bhsd_view(d_o.data(), HEADS, SEQLEN, HEAD_DIM);
+  backward.dq = flashsteps::bhsd_view(dq.data(), HEADS, SEQLEN, HEAD_DIM);
+  backward.dk = flashsteps::bhsd_view(dk.data(), HEADS, SEQLEN, HEAD_DIM);
+  backward.dv = flashsteps::bhsd_view(dv.data(), HEADS, SEQLEN, HEAD_DIM);
+  gpu ? flashsteps::attention_from_host(backward) : flashsteps::attention_on_emulator(backward);
+
+  // The weights of each query add up to 1, and so do its parts of dv.
+  float sum = 0;
+  for (int row = 0; row < SEQLEN; ++row) sum += dv[row * HEAD_DIM];
+  std::printf("sum of dv over the keys %.2f, queries %d\n", sum, SEQLEN);
+  return std::abs(o[0] - v[0]) < 1e-6f && std::abs(sum - SEQLEN) < 1e-2f ? 0 : 1;
 }

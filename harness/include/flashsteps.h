@@ -1,5 +1,5 @@
-// FlashSteps from C++: exact attention, forward, by any step of the ladder, on an NVIDIA GPU or on the CPU
-// emulator. In CMake: find_package(flashsteps) and link flashsteps::flashsteps.
+// FlashSteps from C++: exact attention and its gradients, by any step of the ladder, on an NVIDIA GPU or on
+// the CPU emulator. In CMake: find_package(flashsteps) and link flashsteps::flashsteps.
 // harness/examples/attention.cpp shows it at work.
 //
 // What is computed, and what shapes, strides and types mean, is said at AttentionCall in common/call.h. Calls
@@ -8,8 +8,11 @@
 //   text names what is wrong.
 // - std::runtime_error: there is no GPU, CUDA reports an error, or the emulator finds a bug in the kernel.
 // A call without queries (batch, num_heads_q or seqlen_q is 0) has an empty result: no step runs, and the
-// functions that return a step's name return an empty one. Its pointers may be null. All functions may be
-// called from several threads.
+// functions that return a step's name return an empty one. Its pointers may be null, but those of dk and dv,
+// which become zero. All functions may be called from several threads.
+//
+// All of them compute gradients where AttentionCall::backward is set: o and lse, from a call without it, are
+// inputs then, and so is d_o.
 //
 // A step with several configurations takes the one that AttentionCall::configuration names; else the one that
 // `flashsteps tune` has kept for such calls on this GPU, if there is one; else it chooses itself. The first
@@ -63,7 +66,7 @@ struct StepDescription {
   std::string_view name;     // its folder's: "v02_smem_tiles"
   std::string_view title;    // the one idea, in a line
   std::string_view removes;  // the bottleneck of the step before that this one takes away
-  std::string_view part;     // of the ladder: "memory", "mma.sync", "Hopper", "decode" or "FP8"
+  std::string_view part;     // of the ladder: "memory", "mma.sync", "Hopper", "decode", "FP8" or "backward"
   std::string_view purpose;  // "prefill", or "decode": a few queries against many keys
   DTypes dtypes;             // element types that it computes with
   int alignment_bytes;       // of every row of q, k, v and o; 0: the element's own
@@ -76,6 +79,8 @@ struct StepDescription {
   bool no_lse;                                   // it computes O alone: AttentionCall::lse is null
   bool fp8_cache;                                // K and V must be in e4m3: AttentionCall::fp8_cache
   bool quantizes;                                // it rounds q, k and v to e4m3: AttentionCall::quantize
+  bool backward;                                 // it computes gradients: AttentionCall::backward
+  std::string_view varies;                       // why two runs of a call may differ in the last bits
   std::string_view spills;                       // why it spills registers, where it does
   bool has_cuda;                                 // this build has it for GPUs; for the emulator it always has
 };

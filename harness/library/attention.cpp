@@ -66,7 +66,20 @@ const Step& named_step(std::string_view name, BackendKind backend) {
 
 bool has_queries(const AttentionCall& c) { return c.batch != 0 && c.num_heads_q != 0 && c.seqlen_q != 0; }
 
-// False where nothing is wrong with the call, and nothing is to be done for it either: it has no queries.
+void check_backward(const AttentionCall& c) {
+  if (c.dtype == DType::kE4m3)
+    refuse("the backward pass is for fp32, fp16 and bf16, and dtype is " + name(c.dtype));
+  const std::pair<const char*, bool> others[] = {{"earlier", c.earlier.o != nullptr},
+                                                 {"page_table", c.page_table.pages != nullptr},
+                                                 {"fast", c.fast},
+                                                 {"fp8_cache", c.fp8_cache},
+                                                 {"quantize", c.quantize}};
+  for (const auto& [what, is_there] : others) {
+    if (is_there) refuse("the backward pass does not support " + std::string(what));
+  }
+}
+
+// False where nothing is wrong with the call, and no step is to run for it either: it has no queries.
 bool check_call(const AttentionCall& c, std::string_view step) {
   const int least = has_queries(c) ? 1 : 0;
   if (const std::string error =
@@ -80,6 +93,7 @@ bool check_call(const AttentionCall& c, std::string_view step) {
     refuse("fp8_cache is for fp16 and bf16, and dtype is " + name(c.dtype));
   if (c.quantize && c.dtype != DType::kFp16 && c.dtype != DType::kBf16)
     refuse("quantize is for fp16 and bf16, and dtype is " + name(c.dtype));
+  if (c.backward) check_backward(c);
   if (!has_queries(c)) {
     if (!step.empty()) named_step(step, BackendKind::kEmulator);  // which has all steps
     return false;
@@ -90,18 +104,22 @@ bool check_call(const AttentionCall& c, std::string_view step) {
     const char* name;
     const void* pointer;
     size_t alignment;
-  } pointers[] = {{"q", c.q.data, element},
-                  {"k", c.k.data, kv_element},
-                  {"v", c.v.data, kv_element},
-                  {"o", c.o.data, element_bytes(output_type(c.dtype))},
-                  {"lse", c.lse, sizeof(float)},
+    bool needed = false;
+  } pointers[] = {{"q", c.q.data, element, true},
+                  {"k", c.k.data, kv_element, true},
+                  {"v", c.v.data, kv_element, true},
+                  {"o", c.o.data, element_bytes(output_type(c.dtype)), true},
+                  {"lse", c.lse, sizeof(float), c.backward},
+                  {"d_o", c.d_o.data, element, c.backward},
+                  {"dq", c.dq.data, element, c.backward},
+                  {"dk", c.dk.data, element, c.backward},
+                  {"dv", c.dv.data, element, c.backward},
                   {"kv_lengths", c.kv_lengths, sizeof(int)},
                   {"page_table", c.page_table.pages, sizeof(int)},
                   {"q_descale", c.q_descale.data, sizeof(float)},
                   {"k_descale", c.k_descale.data, sizeof(float)},
                   {"v_descale", c.v_descale.data, sizeof(float)}};
-  for (const auto& [name, pointer, alignment] : pointers) {
-    const bool needed = name[1] == '\0';
+  for (const auto& [name, pointer, alignment, needed] : pointers) {
     if (pointer == nullptr && needed) refuse(std::string(name) + " is a null pointer");
     if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0)
       refuse(std::string(name) + " is not aligned to its elements of " + std::to_string(alignment) +
@@ -113,11 +131,39 @@ bool check_call(const AttentionCall& c, std::string_view step) {
   if (c.earlier.o != nullptr && (c.earlier.lse == nullptr || c.earlier.rows < c.seqlen_q || c.lse != nullptr))
     refuse("earlier needs an lse and as many rows as there are queries, and lse is null then");
   // Rows that share memory are fine to read, and a race to write.
-  const TensorView o = with_kernel_strides(c).o;
-  for (const int64_t stride : {o.batch_stride, o.head_stride, o.row_stride}) {
-    if (std::abs(stride) < c.head_dim) refuse("o has a stride below head_dim: its rows overlap");
+  const AttentionCall seen = with_kernel_strides(c);
+  const auto check_written = [&](const char* what, const TensorView& view) {
+    for (const int64_t stride : {view.batch_stride, view.head_stride, view.row_stride}) {
+      if (std::abs(stride) < c.head_dim)
+        refuse(std::string(what) + " has a stride below head_dim: its rows overlap");
+    }
+  };
+  if (c.backward) {
+    check_written("dq", seen.dq);
+    check_written("dk", seen.dk);
+    check_written("dv", seen.dv);
+  } else {
+    check_written("o", seen.o);
   }
   return true;
+}
+
+// Of a call without queries: where it asks for gradients, those of K and V are zero.
+void zero_gradients(const AttentionCall& c, const std::function<void(void* memory, size_t bytes)>& zero) {
+  if (!c.backward) return;
+  const auto [d_o, dq, dk, dv] = gradients_of(c);
+  for (const auto& [what, tensor] : {std::pair("dk", dk), std::pair("dv", dv)}) {
+    if (tensor.num_rows() == 0) continue;
+    if (tensor.view.data == nullptr) refuse(std::string(what) + " is a null pointer");
+    if (tensor.extent() == tensor.bytes()) {
+      zero(tensor.begin(), tensor.bytes());
+      continue;
+    }
+    for (int64_t row = 0; row < tensor.num_rows(); ++row) zero(tensor.row(row), tensor.row_bytes);
+  }
+}
+void zero_gradients_on_host(const AttentionCall& c) {
+  zero_gradients(c, [](void* memory, size_t bytes) { std::memset(memory, 0, bytes); });
 }
 
 // Of a call whose lengths and page table are in host memory.
@@ -203,6 +249,7 @@ Plan first_plan(const Gpu* gpu, const AttentionCall& call, std::string_view step
     return plan;
   for (const bool for_this : {true, false}) {
     for (const Step* step : candidates(backend_of(gpu))) {
+      if (step->info.backward != call.backward) continue;
       if ((step->info.purpose == purpose_of(call)) == for_this && will_do(*step)) return plan;
     }
   }
@@ -273,7 +320,10 @@ std::vector<Memory> register_memory(const AttentionCall& call) {
 
 std::string_view queue_attention(const AttentionCall& call, void* stream, std::string_view step,
                                  const FindMemory& find) {
-  if (!check_call(call, step)) return {};
+  if (!check_call(call, step)) {
+    zero_gradients(call, [&](void* memory, size_t bytes) { gpu_fill_zero(memory, bytes, stream); });
+    return {};
+  }
   drop_old_gpu_error();
   return run_step(&current_gpu(), call, stream, step, find);
 }
@@ -319,7 +369,10 @@ size_t plan_attention(const AttentionCall& call, std::string_view step, bool on_
 }
 
 std::string_view attention_from_host(const AttentionCall& call, std::string_view step) {
-  if (!check_call(call, step)) return {};
+  if (!check_call(call, step)) {
+    zero_gradients_on_host(call);
+    return {};
+  }
   check_lengths_and_pages(call);
   if (call.earlier.o != nullptr) refuse("earlier is not copied to the device and back");
   current_gpu();  // throws where there is none
@@ -328,19 +381,31 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
     return memory.emplace_back(gpu_allocate(bytes), gpu_release).get();
   };
   AttentionCall on_gpu = call;
-  TensorView* const views[] = {&on_gpu.q, &on_gpu.k, &on_gpu.v, &on_gpu.o};
-  const auto tensors = tensors_of(call);
-  std::vector<char> staging(std::max({tensors[0].bytes(), tensors[1].bytes(), tensors[3].bytes()}));
-  for (int t = 0; t < 4; ++t) {
-    const CallTensor& from = tensors[t];
-    *views[t] = bhsd_view(allocate(from.bytes()), from.heads, from.rows, call.head_dim);
-    if (views[t] == &on_gpu.o) break;
-    for (int64_t row = 0; row < from.num_rows(); ++row)
-      std::memcpy(&staging[row * from.row_bytes], from.row(row), from.row_bytes);
-    gpu_upload(views[t]->data, staging.data(), from.bytes());
+  struct Copied {
+    CallTensor on_host;
+    TensorView* on_gpu;
+    bool is_result;
+  };
+  const auto [q, k, v, o] = tensors_of(call);
+  std::vector<Copied> all = {
+      {q, &on_gpu.q, false}, {k, &on_gpu.k, false}, {v, &on_gpu.v, false}, {o, &on_gpu.o, !call.backward}};
+  if (call.backward) {
+    const auto [d_o, dq, dk, dv] = gradients_of(call);
+    const Copied more[] = {
+        {d_o, &on_gpu.d_o, false}, {dq, &on_gpu.dq, true}, {dk, &on_gpu.dk, true}, {dv, &on_gpu.dv, true}};
+    all.insert(all.end(), std::begin(more), std::end(more));
   }
-  const size_t lse_bytes = tensors[3].num_rows() * sizeof(float);
+  std::vector<char> staging(std::max({q.bytes(), k.bytes(), o.bytes()}));
+  for (const auto& [on_host, view, is_result] : all) {
+    *view = bhsd_view(allocate(on_host.bytes()), on_host.heads, on_host.rows, call.head_dim);
+    if (is_result) continue;
+    for (int64_t row = 0; row < on_host.num_rows(); ++row)
+      std::memcpy(&staging[row * on_host.row_bytes], on_host.row(row), on_host.row_bytes);
+    gpu_upload(view->data, staging.data(), on_host.bytes());
+  }
+  const size_t lse_bytes = o.num_rows() * sizeof(float);
   if (call.lse != nullptr) on_gpu.lse = static_cast<float*>(allocate(lse_bytes));
+  if (call.backward) gpu_upload(on_gpu.lse, call.lse, lse_bytes);
   if (call.kv_lengths != nullptr) {
     void* const lengths = allocate(call.batch * sizeof(int));
     gpu_upload(lengths, call.kv_lengths, call.batch * sizeof(int));
@@ -364,17 +429,22 @@ std::string_view attention_from_host(const AttentionCall& call, std::string_view
 
   const auto find = [&](MemoryFor, size_t bytes) { return allocate(bytes); };
   const std::string_view used = run_step(&current_gpu(), on_gpu, nullptr, step, find);
-  const CallTensor& o = tensors[3];
-  gpu_download(staging.data(), on_gpu.o.data, o.bytes());
-  for (int64_t row = 0; row < o.num_rows(); ++row)
-    std::memcpy(o.row(row), &staging[row * o.row_bytes], o.row_bytes);
-  if (call.lse != nullptr) gpu_download(call.lse, on_gpu.lse, lse_bytes);
+  for (const auto& [on_host, view, is_result] : all) {
+    if (!is_result) continue;
+    gpu_download(staging.data(), view->data, on_host.bytes());
+    for (int64_t row = 0; row < on_host.num_rows(); ++row)
+      std::memcpy(on_host.row(row), &staging[row * on_host.row_bytes], on_host.row_bytes);
+  }
+  if (call.lse != nullptr && !call.backward) gpu_download(call.lse, on_gpu.lse, lse_bytes);
   return used;
 }
 
 std::string_view attention_on_emulator(const AttentionCall& call, std::string_view step,
                                        const std::atomic<bool>* cancel) {
-  if (!check_call(call, step)) return {};
+  if (!check_call(call, step)) {
+    zero_gradients_on_host(call);
+    return {};
+  }
   check_lengths_and_pages(call);
   // Its options and counters are the process's. A process that forks waits for the call that is under way:
   // its child would have no thread to end it, and the lock for ever. Never destroyed, see above.
@@ -463,6 +533,8 @@ std::vector<StepDescription> steps() {
                      .no_lse = info.no_lse,
                      .fp8_cache = info.fp8_cache,
                      .quantizes = info.quantizes,
+                     .backward = info.backward,
+                     .varies = info.varies != nullptr ? info.varies : "",
                      .spills = info.spills != nullptr ? info.spills : "",
                      .has_cuda = cuda});
     }

@@ -178,6 +178,7 @@ std::vector<Estimate> estimates(const AttentionCall& c, const Card& card) {
 }
 
 DefaultStep default_step(const AttentionCall& c, const Card& card) {
+  if (c.backward) return {};
   if (c.fp8_cache) return {kFp8Cache, ""};
   if (c.quantize) return {kQuantizes, ""};
   if (c.dtype == DType::kE4m3) return {step_of_fp8(c), ""};

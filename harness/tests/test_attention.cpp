@@ -81,6 +81,29 @@ struct Example {
   AttentionCall call;
 };
 
+// The call for the gradients of an example, whose forward call has been made.
+struct Gradients {
+  explicit Gradients(Example& of)
+      : d_o(Example::fill(of.o.size() / element_bytes(of.call.dtype), of.call.dtype, 4)),
+        dq(of.q.size(), 0xa5),
+        dk(of.k.size(), 0xa5),
+        dv(of.v.size(), 0xa5),
+        call(of.call) {
+    const auto like = [](TensorView view, std::vector<unsigned char>& data) {
+      view.data = data.data();
+      return view;
+    };
+    call.backward = true;
+    call.d_o = like(call.o, d_o);
+    call.dq = like(call.q, dq);
+    call.dk = like(call.k, dk);
+    call.dv = like(call.v, dv);
+  }
+
+  std::vector<unsigned char> d_o, dq, dk, dv;
+  AttentionCall call;
+};
+
 std::string refused(const AttentionCall& call, std::string_view step = {}) {
   try {
     attention_on_emulator(call, step);
@@ -92,7 +115,7 @@ std::string refused(const AttentionCall& call, std::string_view step = {}) {
 
 }  // namespace
 
-// Of the steps in this program (v01, v02, v05, v10, v14, v16, and two of the tests).
+// Of the steps in this program (v01, v02, v05, v10, v14, v16, v50, and two of the tests).
 TEST_CASE("without a name the fastest step that can run the call is taken") {
   Example fp16(DType::kFp16), bf16(DType::kBf16, 128, false), fp32(DType::kFp32);
   CHECK(attention_on_emulator(fp16.call) == "v16_producer_warpgroup");
@@ -653,6 +676,74 @@ TEST_CASE("the default step of FP8 is Hopper's, though a later one runs there to
   CHECK(default_step(call, {132, 0, 0}).step.substr(0, 3) == "v41");
 }
 
+TEST_CASE("gradients agree with differences of results") {
+  Example here(DType::kFp32);
+  attention_on_emulator(here.call);
+  Gradients gradients(here);
+  CHECK(attention_on_emulator(gradients.call) == "v50_five_formulas");
+  const auto dot = [](const std::vector<unsigned char>& a, const std::vector<unsigned char>& b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); i += sizeof(float))
+      sum += double(load_element(DType::kFp32, &a[i])) * double(load_element(DType::kFp32, &b[i]));
+    return sum;
+  };
+  using Bytes = std::vector<unsigned char>;
+  const std::pair<Bytes Example::*, Bytes*> inputs[] = {
+      {&Example::q, &gradients.dq}, {&Example::k, &gradients.dk}, {&Example::v, &gradients.dv}};
+  for (const auto& [input, gradient] : inputs) {
+    const Bytes direction = Example::fill(gradient->size() / sizeof(float), DType::kFp32, 5);
+    const auto moved = [&](float by) {  // what depends on O, where the input is another
+      Example there(DType::kFp32);
+      for (size_t i = 0; i < direction.size(); i += sizeof(float)) {
+        unsigned char* const x = &(there.*input)[i];
+        store_element(DType::kFp32, x,
+                      load_element(DType::kFp32, x) + by * load_element(DType::kFp32, &direction[i]));
+      }
+      attention_on_emulator(there.call);
+      return dot(gradients.d_o, there.o);
+    };
+    constexpr float kStep = 0.01f;
+    const double difference = (moved(kStep) - moved(-kStep)) / (2 * kStep);
+    CHECK(std::abs(dot(*gradient, direction) - difference) < 0.01 * std::abs(difference));
+  }
+}
+
+TEST_CASE("a call for gradients has what it needs, and nothing else") {
+  Example example(DType::kFp16);
+  attention_on_emulator(example.call);
+  const Gradients gradients(example);
+  const auto changed = [&](const std::function<void(AttentionCall&)>& change) {
+    AttentionCall call = gradients.call;
+    change(call);
+    return refused(call);
+  };
+  CHECK(changed([](AttentionCall& call) { call.lse = nullptr; }) == "lse is a null pointer");
+  CHECK(changed([](AttentionCall& call) { call.d_o.data = nullptr; }) == "d_o is a null pointer");
+  CHECK(changed([](AttentionCall& call) { call.dk.row_stride = 0; }) ==
+        "dk has a stride below head_dim: its rows overlap");
+  CHECK(changed([](AttentionCall& call) { call.quantize = true; }) ==
+        "the backward pass does not support quantize");
+  CHECK(changed([](AttentionCall& call) { call.dtype = DType::kE4m3; }) ==
+        "the backward pass is for fp32, fp16 and bf16, and dtype is e4m3");
+  CHECK(refused(gradients.call, "v01_scalar") == "v01_scalar computes no gradients");
+  CHECK(refused(example.call, "v50_five_formulas") ==
+        "v50_five_formulas computes gradients, and the call does not ask for them");
+}
+
+TEST_CASE("without queries, gradients of keys are zero") {
+  Example example(DType::kFp16, 64, true, 80);
+  Gradients gradients(example);
+  gradients.call.seqlen_q = 0;
+  CHECK(attention_on_emulator(gradients.call) == "");
+  for (const std::vector<unsigned char>* tensor : {&gradients.dk, &gradients.dv}) {
+    bool is_right = true;
+    for (size_t i = 0; i < tensor->size(); ++i) is_right &= (*tensor)[i] == (i / 2 % 80 < 64 ? 0 : 0xa5);
+    CHECK(is_right);
+  }
+  gradients.call.dv.data = nullptr;
+  CHECK(refused(gradients.call) == "dv is a null pointer");
+}
+
 TEST_CASE("steps() tells what is there, in the ladder's order") {
   const std::vector<StepDescription> all = steps();
   const auto describe = [&](std::string_view name) {
@@ -675,4 +766,7 @@ TEST_CASE("steps() tells what is there, in the ladder's order") {
   CHECK(!tma.dtypes.has(DType::kFp32));
   CHECK(tma.dtypes.has(DType::kBf16));
   CHECK(tma.spills.empty());
+  CHECK(!tma.backward);
+  CHECK(describe("v50_five_formulas").backward);
+  CHECK(describe("v50_five_formulas").varies.empty());
 }

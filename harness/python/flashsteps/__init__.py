@@ -1,4 +1,4 @@
-"""Exact attention, forward, by any step of the FlashSteps ladder: on an NVIDIA GPU, or on a CPU emulator.
+"""Exact attention and its gradients, by any step of the FlashSteps ladder: on an NVIDIA GPU, or on a CPU emulator.
 
 import numpy as np
 import flashsteps
@@ -29,6 +29,7 @@ __all__ = [
     "Program",
     "Step",
     "attention",
+    "attention_backward",
     "attention_with_kvcache",
     "build_info",
     "check",
@@ -47,7 +48,7 @@ class Step(NamedTuple):
     name: str  #: its folder's, as in attention(step=...)
     title: str  #: the one idea, in a line
     removes: str  #: the bottleneck of the step before that this one takes away
-    part: str  #: of the ladder: "memory", "mma.sync", "Hopper", "decode" or "FP8"
+    part: str  #: of the ladder: "memory", "mma.sync", "Hopper", "decode", "FP8" or "backward"
     purpose: str  #: "prefill", or "decode": a few queries against many keys
     dtypes: tuple[str, ...]  #: of "fp16", "bf16", "fp32", "e4m3" (float8_e4m3fn)
     alignment_bytes: int  #: that every row of q, k and v must have; 0: the element's own
@@ -59,6 +60,8 @@ class Step(NamedTuple):
     no_lse: bool  #: it computes o alone: attention(return_lse=False)
     fp8_cache: bool  #: it is for k_cache and v_cache of float8_e4m3fn, with q of another type
     quantizes: bool  #: it rounds q, k and v to FP8: attention(quantize=True)
+    backward: bool  #: it computes gradients: attention_backward()
+    varies: str | None  #: why two runs of a call may differ in the last bits, where they may
     spills: str | None  #: why it spills registers, where it does
     has_cuda: bool  #: this build has it for GPUs; for the emulator it always has
 
@@ -87,8 +90,8 @@ def attention(
     fast: bool = False,
     quantize: bool = False,
 ) -> Any:
-    """softmax(scale · q kᵀ + mask) v, accumulated in FP32. Exactly, unless `fast` or `quantize`. Forward only: no
-    backward pass.
+    """softmax(scale · q kᵀ + mask) v, accumulated in FP32. Exactly, unless `fast` or `quantize`. PyTorch and JAX can
+    differentiate it once, with respect to q, k and v (docs/frameworks.md).
 
     Arguments:
         q: [batch, heads_q, seqlen_q, head_dim], of float16 or bfloat16; float32 exists in v01 and v02 only, and
@@ -157,6 +160,43 @@ def attention(
     if checks or fast is not False or quantize is not False:
         options = options.checked()
     return _call.call((q, k, v, kv_lengths, None, q_descale, k_descale, v_descale), options)
+
+
+def attention_backward(
+    d_o: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    kv_lengths: Any = None,
+    step: str | None = None,
+    layout: str = _DEFAULT_LAYOUT,
+    device: str | None = None,
+) -> tuple[Any, Any, Any]:
+    """The gradients of a number that depends on attention's result o, with respect to q, k and v.
+
+    Arguments:
+        d_o: the gradient of that number with respect to o; of o's shape and type.
+        q, k, v, causal, scale, kv_lengths, layout: as attention() had them, of float16, bfloat16 or float32.
+        o, lse: what attention(return_lse=True) has returned for them. lse is contiguous.
+        step: one for gradients, see describe(step).backward. None: the last of the ladder that can run the call.
+        device: as in attention().
+
+    Strides, streams, memory, errors and what is checked: as in attention(). PyTorch and JAX call this themselves when
+    they differentiate attention().
+
+    Returns:
+        dq, dk and dv, of the shapes and types of q, k and v, contiguous. Under GQA, dk and dv are sums over the query
+        heads that share a head of k and v. A query that sees no key has zeros in dq, and a key that no query sees has
+        zeros in dk and dv, as those at or beyond kv_lengths have.
+    """
+    options = _Options(causal, scale, False, step, layout, device, backward=True).checked()
+    arrays = (q, k, v, kv_lengths, None, None, None, None, d_o, o, lse)
+    return _call.call_backward(arrays, options)
 
 
 def attention_with_kvcache(

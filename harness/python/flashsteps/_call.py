@@ -49,6 +49,33 @@ def with_scales(framework: Framework, arrays: Arrays, names: tuple[str, ...]) ->
     return (*arrays[:5], *made)
 
 
+def _is_one_of_a_subclass(framework: Framework, arrays: Arrays, names: tuple[str, ...]) -> bool:
+    """Of PyTorch's tensor. Arrays of another framework are refused."""
+    found = False
+    for place, (name, array) in enumerate(zip(names, arrays, strict=True)):
+        if array is None and 2 < place < 8:
+            continue
+        other = framework_of(name, array)
+        if other.name != framework.name:
+            raise TypeError(f"{name}: is an array of {other.name}, and q is one of {framework.name}")
+        found = found or other is not framework
+    return found
+
+
+def call_backward(arrays: Arrays, options: Options) -> Any:
+    """What attention_backward() returns."""
+    framework = framework_of("q", arrays[0])
+    traced = _is_one_of_a_subclass(framework, arrays, options.names())
+    if framework.operation is not None and (
+        traced
+        or framework.is_traced()
+        or framework.is_transformed()
+        or (framework.records_gradients() and any(getattr(array, "requires_grad", False) for array in arrays))
+    ):
+        return framework.operation(arrays, options)
+    return _core.attention(framework, arrays, options)
+
+
 def call(arrays: Arrays, options: Options) -> Any:
     """What attention() and attention_with_kvcache() return. Where steps are short, the host's time counts here: of
     options that are all the default but causal, scale and return_lse, _core sees itself whether they are right."""
@@ -63,20 +90,14 @@ def call(arrays: Arrays, options: Options) -> Any:
         or type(v) is not type(q)
         or not (kv_lengths is page_table is q_descale is k_descale is v_descale is None)
     ):
-        for place, (name, array) in enumerate(zip(options.names(), arrays, strict=True)):
-            if array is None and place > 2:
-                continue
-            other = framework_of(name, array)
-            if other.name != framework.name:
-                raise TypeError(f"{name}: is an array of {other.name}, and q is one of {framework.name}")
-            traced = traced or other is not framework  # a subclass of PyTorch's tensor
+        traced = _is_one_of_a_subclass(framework, arrays, options.names())
     if framework.operation is not None:
         if traced or framework.is_traced():
             return framework.operation(arrays, options.checked())
         if framework.records_gradients() and (
             q.requires_grad or k.requires_grad or v.requires_grad or requires_grad
         ):
-            framework.refuse_gradients(arrays, options.names())
+            return framework.operation(arrays, options.checked())
     try:
         return _core.attention(framework, arrays, options)
     except ValueError:

@@ -16,8 +16,8 @@ from . import _core
 CPU = -1  # as a device's number
 
 # q, k, v, kv_lengths, page_table, q_descale, k_descale and v_descale. All but the first three are None where there are
-# none.
-Arrays = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
+# none. For gradients d_o, o and lse follow.
+Arrays = tuple[Any, ...]
 # address, shape, strides in elements, type, device, and what keeps the memory alive beside the array.
 Description = tuple[int, tuple[int, ...], tuple[int, ...], str, int, Any]
 
@@ -45,8 +45,8 @@ def type_name(value: Any) -> str:
 
 
 class Options(NamedTuple):
-    """The parameters of attention() and attention_with_kvcache() that are no arrays. _core reads them by their order:
-    src/arguments.h."""
+    """The parameters of attention(), attention_backward() and attention_with_kvcache() that are no arrays. _core reads
+    them by their order: src/arguments.h."""
 
     causal: bool = False
     scale: float | None = None
@@ -55,13 +55,14 @@ class Options(NamedTuple):
     layout: str = "bhsd"
     device: str | None = None
     num_splits: int = 0
-    kvcache: bool = False  # which of the two it is
+    kvcache: bool = False  # it is attention_with_kvcache()
     fast: bool = False
     quantize: bool = False
+    backward: bool = False  # it is attention_backward()
 
     def checked(self) -> Options:
         """With the scale as a float."""
-        causal, scale, return_lse, step, layout, device, num_splits, _, fast, quantize = self
+        causal, scale, return_lse, step, layout, device, num_splits, _, fast, quantize, _ = self
         if not type(causal) is type(return_lse) is type(fast) is type(quantize) is bool:
             flags = {"causal": causal, "return_lse": return_lse, "fast": fast, "quantize": quantize}
             name, flag = next(each for each in flags.items() if type(each[1]) is not bool)
@@ -88,7 +89,8 @@ class Options(NamedTuple):
     def names(self) -> tuple[str, ...]:
         """What the arrays are called."""
         first = ("q", "k_cache", "v_cache", "cache_seqlens") if self.kvcache else ("q", "k", "v", "kv_lengths")
-        return (*first, "page_table", "q_descale", "k_descale", "v_descale")
+        names = (*first, "page_table", "q_descale", "k_descale", "v_descale")
+        return (*names, "d_o", "o", "lse") if self.backward else names
 
     def lse_shape(self, q: Any) -> tuple[int, int, int]:
         batch, heads, rows = q.shape[:3] if self.layout == "bhsd" else (q.shape[0], q.shape[2], q.shape[1])
@@ -100,12 +102,11 @@ class Framework:
 
     name: str
     exchange_api: object = None  # DLPack's, a capsule; then describe() and current_stream() are not called
-    # The call as an operation of the framework. None: there is none, nor the four below.
+    # The call as an operation of the framework. None: there is none, nor the three below.
     operation: Callable[[Arrays, Options], Any] | None = None
     is_traced: Callable[[], bool]  # whoever records or changes operations must see this call, too
     is_transformed: Callable[[], bool]  # the same for arrays without memory: asked when one cannot be read
     records_gradients: Callable[[], bool]
-    refuse_gradients: Callable[..., None]
 
     def describe(self, argument: str, array: Any) -> Description:
         raise NotImplementedError

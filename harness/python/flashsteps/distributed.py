@@ -408,7 +408,7 @@ def ring_attention(
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     total_q, total_kv, queries, blocks = _divide(q, k, kv_lengths, group, layout, seqlen_q, seqlen_kv)
     options = Options(causal, scale, step=step).checked()
-    refuse_gradients((q, k, v))
+    refuse_gradients("ring_attention", (q, k, v))
     host_lengths = kv_lengths.tolist() if kv_lengths is not None and causal else None
     is_seen = total_kv > 0 and (not causal or (host_lengths is None and total_q <= total_kv))
     merged = _Merged(q, options, is_seen)
@@ -461,6 +461,7 @@ def all_gather_attention(
     nothing, and any step, type and GPU will do. Arguments and results are those of ring_attention(), and
     kv_lengths on a GPU are never waited for.
     """
+    refuse_gradients("all_gather_attention", (q, k, v))
     group = group or dist.group.WORLD
     total_q, total_kv, queries, _ = _divide(q, k, kv_lengths, group, layout, seqlen_q, seqlen_kv)
     if not causal:

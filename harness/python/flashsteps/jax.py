@@ -1,4 +1,5 @@
-"""flashsteps.attention and attention_with_kvcache as operations of JAX: every call of JAX's arrays comes here.
+"""flashsteps.attention, attention_backward and attention_with_kvcache as operations of JAX: every call of JAX's arrays
+comes here.
 
 flashsteps imports this module when it sees its first array of JAX.
 """
@@ -34,20 +35,68 @@ def _placement(arrays: list[Any]) -> dict[str, Any]:
     }
 
 
-def _refuse_gradients(operation: Any, names: tuple[str, ...]) -> Any:
-    """A rule for custom_jvp, which reverse-mode differentiation uses, too."""
+def _without_gradients(operation: Any, options: Options, names: tuple[str, ...]) -> Any:
+    """Refuses them by a rule for custom_jvp, which reverse-mode differentiation uses, too."""
+    what = "attention_with_kvcache" if options.kvcache else "attention in FP8"
 
     def rule(arrays: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         for name, tangent in zip(names, tangents):
-            if type(tangent) is not jax.custom_derivatives.SymbolicZero:
-                raise ValueError(
-                    f"{name}: is being differentiated, and there is no derivative of attention: call this "
-                    f"with jax.lax.stop_gradient({name})"
-                )
+            if type(tangent) is jax.custom_derivatives.SymbolicZero:
+                continue
+            if options.backward:
+                raise ValueError("attention_backward: is differentiated, and attention has no second derivative")
+            raise ValueError(
+                f"{name}: is being differentiated, and there is no derivative of {what}: call this "
+                f"with jax.lax.stop_gradient({name})"
+            )
         results = operation(*arrays)
         return results, tuple(jax.numpy.zeros_like(result) for result in results)
 
-    return rule
+    differentiable = jax.custom_jvp(operation)
+    differentiable.defjvp(rule, symbolic_zeros=True)
+    return differentiable
+
+
+@jax.custom_vjp
+def _without_gradient(lse: Any) -> Any:
+    return lse
+
+
+def _refuse_gradient(_: None, gradient: Any) -> Any:
+    raise ValueError("lse: has a gradient, and attention_backward takes none: use jax.lax.stop_gradient(lse)")
+
+
+_without_gradient.defvjp(lambda lse: (lse, None), _refuse_gradient)
+
+
+def _with_gradients(operation: Any, options: Options, gpu: int | None) -> Any:
+    """A function of q, k, v and, where there are any, kv_lengths."""
+    backward_options = Options(options.causal, options.scale, layout=options.layout, backward=True)
+
+    def forward(*given: Any) -> Any:
+        q, k, v, kv_lengths = (*given, None)[:4]
+        arrays = (q, k, v, kv_lengths, *[None] * 4)
+        o, lse = _traced(arrays, options._replace(return_lse=True), gpu)
+        return (o, lse) if options.return_lse else (o,), (arrays, o, lse)
+
+    def backward(kept: Any, cotangents: Any) -> Any:
+        arrays, o, lse = kept
+        gradients = _traced((*arrays, cotangents[0], o, lse), backward_options, gpu)
+        return gradients if arrays[3] is None else (*gradients, None)
+
+    differentiable = jax.custom_vjp(operation)
+    differentiable.defvjp(forward, backward)
+
+    def of_varying(*given: Any) -> Any:
+        """Below shard_map a gradient varies over the mesh where a result does: JAX then sums it up where an argument
+        does not."""
+        axes = [jax.typeof(array).manual_axis_type.varying for array in given]
+        missing = [frozenset().union(*axes) - own for own in axes]
+        cast = [jax.lax.pcast(x, tuple(m), to="varying") if m else x for x, m in zip(given, missing, strict=True)]
+        o, *lse = differentiable(*cast)
+        return (o, *map(_without_gradient, lse))
+
+    return of_varying
 
 
 def _plan(arrays: Arrays, options: Options, gpu: int | None) -> tuple[float, int]:
@@ -83,46 +132,55 @@ def _in_full(arrays: Arrays, options: Options) -> Arrays:
             return scale
         return jax.numpy.broadcast_to(jax.numpy.float32(1 if scale is None else scale), shape)
 
-    return (*arrays[:5], *map(in_full, arrays[:3], arrays[5:]))
+    return (*arrays[:5], *map(in_full, arrays[:3], arrays[5:8]), *arrays[8:])
 
 
-def _traced(arrays: Arrays, options: Options, gpu: int | None) -> Any:
-    """The call as an operation of XLA: what is wrong with it is said now. `gpu`: that will run it, if it is known."""
-    return_lse = options.return_lse
+def _operation(arrays: Arrays, options: Options, gpu: int | None) -> Any:
+    """A function of those of the arrays that are given. It returns a tuple."""
     scale, memory_bytes = _plan(arrays, options, gpu)
-    arrays = _in_full(arrays, options)
-    named = {name: array for name, array in zip(options.names(), arrays, strict=True) if array is not None}
-    given = list(named.values())
-    placement = _placement(given)
+    placement = _placement([array for array in arrays if array is not None])
     q, pages = arrays[0], arrays[4] is not None
-    o_dtype = jax.numpy.bfloat16 if q.dtype == jax.numpy.float8_e4m3fn else q.dtype
-    results = [jax.ShapeDtypeStruct(q.shape, o_dtype, **placement)]
-    if return_lse:
+    if options.backward:
+        results = [jax.ShapeDtypeStruct(array.shape, array.dtype, **placement) for array in arrays[:3]]
+    else:
+        o_dtype = jax.numpy.bfloat16 if q.dtype == jax.numpy.float8_e4m3fn else q.dtype
+        results = [jax.ShapeDtypeStruct(q.shape, o_dtype, **placement)]
+    if options.return_lse:
         results.append(jax.ShapeDtypeStruct(options.lse_shape(q), np.float32, **placement))
+    num_results = len(results)
     if memory_bytes > 0:
         # Counters and a workspace. A result, since command buffers go on using it; and longer, to be aligned.
         results.append(jax.ShapeDtypeStruct((memory_bytes + 256,), np.uint8, **placement))
     attributes = {
+        "backward": options.backward,
         "bshd": options.layout == "bshd",
         "causal": options.causal,
         "fast": options.fast,
         "num_splits": np.int32(options.num_splits),
         "pages": pages,
         "quantize": options.quantize,
-        "return_lse": return_lse,
+        "return_lse": options.return_lse,
         "scale": np.float32(scale),
         "step": options.step or "",
     }
     # vmap adds a dimension to all arguments and results: one call with more batches. Pages are of no batch.
     foreign = jax.ffi.ffi_call(_TARGET, results, vmap_method="sequential" if pages else "broadcast_all")
 
-    def operation(*arrays: Any) -> tuple[Any, ...]:
-        return tuple(foreign(*arrays, **attributes))[: 1 + return_lse]
+    return lambda *given: tuple(foreign(*given, **attributes))[:num_results]
 
-    differentiable = jax.custom_jvp(operation)
-    differentiable.defjvp(_refuse_gradients(operation, tuple(named)), symbolic_zeros=True)
-    found = differentiable(*given)
-    return found if return_lse else found[0]
+
+def _traced(arrays: Arrays, options: Options, gpu: int | None) -> Any:
+    """The call as an operation of XLA: what is wrong with it is said now. `gpu`: that will run it, if it is known."""
+    operation = _operation(arrays, options, gpu)
+    arrays = _in_full(arrays, options)
+    named = {name: array for name, array in zip(options.names(), arrays, strict=True) if array is not None}
+    fp8 = options.quantize or arrays[0].dtype == jax.numpy.float8_e4m3fn
+    if fp8 or options.kvcache or options.backward:
+        operation = _without_gradients(operation, options, tuple(named))
+    else:
+        operation = _with_gradients(operation, options, gpu)
+    found = operation(*named.values())
+    return found if len(found) > 1 else found[0]
 
 
 _compiled = jax.jit(_traced, static_argnums=(1, 2))  # for arrays with contents on a GPU

@@ -1,5 +1,5 @@
-"""flashsteps.attention as two operators of PyTorch, torch.ops.flashsteps.attention and attention_with_lse, and
-attention_with_kvcache as two more.
+"""flashsteps.attention as two operators of PyTorch, torch.ops.flashsteps.attention and attention_with_lse,
+attention_with_kvcache as two more, and attention_backward as one.
 
 flashsteps imports this module when it sees its first tensor. A program that calls torch.ops.flashsteps itself
 imports it first.
@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 import torch.nn.attention
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from . import _core
 from ._frameworks import CPU, Arrays, Description, Framework, Options
@@ -34,24 +36,37 @@ def _is_traced() -> bool:
     )
 
 
-def refuse_gradients(arrays: Sequence[torch.Tensor | None], names: tuple[str, ...] = ("q", "k", "v")) -> None:
+def refuse_gradients(
+    what: str, arrays: Sequence[torch.Tensor | None], names: tuple[str, ...] = ("q", "k", "v")
+) -> None:
     for name, array in zip(names, arrays):
-        if array is None:
-            continue
-        if array.requires_grad and torch.is_grad_enabled():
+        if array is not None and array.requires_grad and torch.is_grad_enabled():
             raise ValueError(
-                f"{name}: requires a gradient, and there is no backward pass: call this under "
+                f"{name}: requires a gradient, and {what} has no backward pass: call this under "
                 f"torch.no_grad(), or with {name}.detach()"
             )
-        if forward_ad._current_level >= 0 and forward_ad.unpack_dual(array).tangent is not None:
-            raise ValueError(f"{name}: has a forward-mode tangent, and there is no derivative of attention")
 
 
-def _autograd(op: Any, names: tuple[str, ...]) -> Callable[..., Any]:
+def _refuse_tangents(arrays: Sequence[torch.Tensor | None], names: tuple[str, ...]) -> None:
+    for name, array in zip(names, arrays):
+        if array is not None and forward_ad.unpack_dual(array).tangent is not None:
+            raise ValueError(f"{name}: has a forward-mode tangent, and attention has no forward-mode derivative")
+
+
+def _below_autograd(op: Any, keyset: Any, *arrays: torch.Tensor | None, **options: Any) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return op.redispatch(keyset & torch._C._after_autograd_keyset, *arrays, **options)
+
+
+def _autograd(op: Any, names: tuple[str, ...], record: Callable[..., Any]) -> Callable[..., Any]:
+    """`record` makes the call where an argument requires a gradient."""
+
     def kernel(keyset: Any, *arrays: torch.Tensor | None, **options: Any) -> Any:
-        refuse_gradients(arrays, names)
-        with torch._C._AutoDispatchBelowAutograd():
-            return op.redispatch(keyset & torch._C._after_autograd_keyset, *arrays, **options)
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(arrays, names)
+        if torch.is_grad_enabled() and any(array is not None and array.requires_grad for array in arrays):
+            return record(keyset, *arrays, **options)
+        return _below_autograd(op, keyset, *arrays, **options)
 
     return kernel
 
@@ -73,7 +88,7 @@ def _autocast(op: Any, device: str, key: Any) -> Callable[..., Any]:
 _library = torch.library.Library("flashsteps", "DEF")
 
 
-def _define(name: str, schema: str, defaults: Options) -> Any:
+def _define(name: str, schema: str, defaults: Options, record: Callable[..., Any]) -> Any:
     def kernel(*arrays: torch.Tensor | None, **named: Any) -> Any:
         given = dict(zip(names, arrays))
         every: Any = tuple(map(given.get, defaults.names()))
@@ -82,17 +97,23 @@ def _define(name: str, schema: str, defaults: Options) -> Any:
     def fake(*arrays: torch.Tensor, **named: Any) -> Any:
         """What a call returns, without its numbers. The kernel checks the shapes of k and v when it runs."""
         options = defaults._replace(**named).checked()
-        q = arrays[0]
-        for argument, array in zip(options.names(), arrays[:3]):
+        given = dict(zip(names, arrays))
+        q, k, v = (given[argument] for argument in options.names()[:3])
+        for argument, array in given.items():
+            if argument not in (*options.names()[:3], "d_o", "o"):
+                continue
             if array.dim() != 4:
                 raise ValueError(f"{argument}: has {array.dim()} dimensions, expected 4")
             cached = options.kvcache and argument != "q" and array.dtype == torch.float8_e4m3fn
             if array.dtype != q.dtype and not cached:
                 raise TypeError(f"{argument}: is {array.dtype}, and q is {q.dtype}")
+        if options.backward:
+            return tuple(array.new_empty(array.shape) for array in (q, k, v))
         o = q.new_empty(q.shape, dtype=torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype)
         return (o, q.new_empty(options.lse_shape(q), dtype=torch.float32)) if options.return_lse else o
 
-    results = "(Tensor, Tensor)" if defaults.return_lse else "Tensor"
+    count = 3 if defaults.backward else 1 + defaults.return_lse
+    results = f"({', '.join(count * ['Tensor'])})"
     # Inductor must not change the strides of arguments: rows have to be contiguous.
     tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
     _library.define(f"{name}({schema}) -> {results}", tags=tags)
@@ -100,9 +121,10 @@ def _define(name: str, schema: str, defaults: Options) -> Any:
     names = tuple(argument.name for argument in op._schema.arguments if not argument.kwarg_only)
     for key in ("CPU", "CUDA"):
         _library.impl(name, kernel, key)
-        autocast_key = getattr(torch._C.DispatchKey, "Autocast" + key)
-        _library.impl(name, _autocast(op, key.lower(), autocast_key), "Autocast" + key)
-    _library.impl(name, _autograd(op, names), "Autograd", with_keyset=True)
+        if not defaults.backward:  # which has the types that the forward call has had
+            autocast_key = getattr(torch._C.DispatchKey, "Autocast" + key)
+            _library.impl(name, _autocast(op, key.lower(), autocast_key), "Autocast" + key)
+    _library.impl(name, _autograd(op, names, record), "Autograd", with_keyset=True)
     torch.library.register_fake("flashsteps::" + name, fake, lib=_library)
     return op
 
@@ -116,12 +138,95 @@ _KVCACHE_SCHEMA = (
     "Tensor q, Tensor k_cache, Tensor v_cache, Tensor? cache_seqlens, Tensor? page_table=None, "
     "Tensor? k_descale=None, Tensor? v_descale=None, *, bool causal=True, float? scale=None, int num_splits=0"
 )
+_BACKWARD_SCHEMA = (
+    "Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? kv_lengths=None, *, bool causal=False, "
+    'float? scale=None, str? step=None, str layout="bhsd", str? device=None'
+)
 _KVCACHE = Options(causal=True, layout="bshd", kvcache=True)
-_attention = _define("attention", _SCHEMA, Options())
-_attention_with_lse = _define("attention_with_lse", _SCHEMA, Options(return_lse=True))
-_attention_with_kvcache = _define("attention_with_kvcache", _KVCACHE_SCHEMA, _KVCACHE)
+_NAMES = tuple(name for name in Options().names() if name != "page_table")
+_KVCACHE_NAMES = tuple(name for name in _KVCACHE.names() if name != "q_descale")
+
+
+# Gradients
+
+
+# torch.autograd.Function would look for torch.func's transformations, one of which calls the kernel that asks for this.
+class _Differentiable(_SingleLevelFunction):
+    """attention_with_lse of tensors of which one requires a gradient."""
+
+    @staticmethod
+    def forward(keyset: Any, options: dict[str, Any], *arrays: torch.Tensor | None) -> Any:
+        return _below_autograd(_attention_with_lse, keyset, *arrays, **options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        _, options, *arrays = inputs
+        ctx.num_arrays = len(arrays)
+        q, k, v, kv_lengths = (*arrays, None)[:4]
+        ctx.save_for_backward(q, k, v, kv_lengths, *output)
+        ctx.options = {name: options[name] for name in ("causal", "scale", "layout", "device") if name in options}
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None) -> tuple[Any, ...]:
+        if d_lse is not None:
+            raise ValueError("lse: has a gradient, and attention_backward takes none: use lse.detach()")
+        others = (None,) * (ctx.num_arrays - 3)
+        if d_o is None:
+            return None, None, None, None, None, *others
+        q, k, v, kv_lengths, o, lse = ctx.saved_tensors
+        arrays = (_with_aligned_rows(d_o), q, k, v, o, lse, kv_lengths)
+        return None, None, *_attention_backward(*arrays, **ctx.options), *others
+
+
+def _with_aligned_rows(d_o: torch.Tensor) -> torch.Tensor:
+    """Nobody chooses the strides of a gradient: that of a sum has strides of 0. Fast steps want 16-byte rows."""
+    *others, last = d_o.stride()
+    if last == 1 and all(stride > 0 and stride * d_o.element_size() % 16 == 0 for stride in others):
+        return d_o
+    return d_o.contiguous()
+
+
+class _DifferentiatedOnce(_SingleLevelFunction):
+    """attention_backward of tensors of which one requires a gradient: where it is wanted, that is refused."""
+
+    @staticmethod
+    def forward(keyset: Any, options: dict[str, Any], *arrays: torch.Tensor | None) -> Any:
+        return _below_autograd(_attention_backward, keyset, *arrays, **options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        raise ValueError("attention_backward: is differentiated, and attention has no second derivative")
+
+
+def _record(keyset: Any, *arrays: torch.Tensor | None, **options: Any) -> Any:
+    if options.get("quantize") or arrays[0].dtype == torch.float8_e4m3fn:
+        refuse_gradients("attention in FP8", arrays, _NAMES)
+    with enable_single_level_autograd_function():
+        return _Differentiable.apply(keyset, options, *arrays)
+
+
+def _record_backward(keyset: Any, *arrays: torch.Tensor | None, **options: Any) -> Any:
+    with enable_single_level_autograd_function():
+        return _DifferentiatedOnce.apply(keyset, options, *arrays)
+
+
+def _refuse_to_record(keyset: Any, *arrays: torch.Tensor | None, **options: Any) -> Any:
+    refuse_gradients("attention_with_kvcache", arrays, _KVCACHE_NAMES)
+
+
+_attention_with_lse = _define("attention_with_lse", _SCHEMA, Options(return_lse=True), _record)
+_attention = _define(
+    "attention", _SCHEMA, Options(), lambda keyset, *arrays, **options: _attention_with_lse(*arrays, **options)[0]
+)
+_attention_backward = _define("attention_backward", _BACKWARD_SCHEMA, Options(backward=True), _record_backward)
+_attention_with_kvcache = _define("attention_with_kvcache", _KVCACHE_SCHEMA, _KVCACHE, _refuse_to_record)
 _attention_with_kvcache_and_lse = _define(
-    "attention_with_kvcache_and_lse", _KVCACHE_SCHEMA, _KVCACHE._replace(return_lse=True)
+    "attention_with_kvcache_and_lse", _KVCACHE_SCHEMA, _KVCACHE._replace(return_lse=True), _refuse_to_record
 )
 
 
@@ -131,12 +236,15 @@ class PyTorch(Framework):
     is_traced = staticmethod(_is_traced)
     is_transformed = staticmethod(torch._C._are_functorch_transforms_active)
     records_gradients = staticmethod(torch.is_grad_enabled)
-    refuse_gradients = staticmethod(refuse_gradients)
     empty_like_contiguous = staticmethod(torch.empty_like)  # no method around it, which would be felt
 
     def operation(self, arrays: Arrays, options: Options) -> Any:
         """The call through the dispatcher."""
-        causal, scale, return_lse, step, layout, device, num_splits, kvcache, fast, quantize = options
+        causal, scale, return_lse, step, layout, device, num_splits, kvcache, fast, quantize, backward = options
+        if backward:
+            q, k, v, kv_lengths, *_, d_o, o, lse = arrays
+            named = {"causal": causal, "scale": scale, "step": step, "layout": layout, "device": device}
+            return _attention_backward(d_o, q, k, v, o, lse, kv_lengths, **named)
         if kvcache:
             op = _attention_with_kvcache_and_lse if return_lse else _attention_with_kvcache
             return op(*arrays[:5], *arrays[6:], causal=causal, scale=scale, num_splits=num_splits)
@@ -204,7 +312,6 @@ def _scaled_dot_product_flash_attention(
     """ATen's operator of that name: causal is bottom-right there, too."""
     if dropout_p != 0 or return_debug_mask:
         raise ValueError("flashsteps: dropout is not supported")
-    refuse_gradients((query, key, value))
     # The output has the order of q's axes in memory: compilers count on it.
     swapped = query.stride(1) < query.stride(2)
     arrays = [x.transpose(1, 2) for x in (query, key, value)] if swapped else (query, key, value)
@@ -216,13 +323,47 @@ def _scaled_dot_product_flash_attention(
     return o.transpose(1, 2) if swapped else o, lse, None, None, *lengths, seed, offset, query.new_empty(0)
 
 
+def _scaled_dot_product_flash_attention_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    cum_seq_q: torch.Tensor | None,
+    cum_seq_k: torch.Tensor | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: torch.Tensor,
+    philox_offset: torch.Tensor,
+    *,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Of what the function above has returned."""
+    swapped = query.stride(1) < query.stride(2)
+    q, k, v, d_o, o = (
+        x.transpose(1, 2) if swapped else x for x in (query, key, value, _with_aligned_rows(grad_out), out)
+    )
+    options = Options(is_causal, scale, layout="bshd" if swapped else "bhsd", backward=True)
+    found = _core.attention(PLAIN, (q, k, v, *[None] * 5, d_o, o, logsumexp), options)
+
+    def ordered_as(array: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        result = torch.empty_like(array)
+        return gradient if gradient.stride() == result.stride() else result.copy_(gradient)
+
+    gradients = (x.transpose(1, 2) if swapped else x for x in found)
+    return tuple(map(ordered_as, (query, key, value), gradients))
+
+
 class _Active:
-    """Until removed, PyTorch's flash attention on GPUs is ours."""
+    """Until removed, PyTorch's flash attention on GPUs is ours, and so is its backward pass."""
 
     def __init__(self) -> None:
         self.library: torch.library.Library | None = torch.library.Library("aten", "IMPL", "CUDA")
-        name = _scaled_dot_product_flash_attention.__name__
-        self.library.impl(name, _scaled_dot_product_flash_attention)
+        for function in (_scaled_dot_product_flash_attention, _scaled_dot_product_flash_attention_backward):
+            self.library.impl(function.__name__, function)
 
     def remove(self) -> None:
         self.library = None

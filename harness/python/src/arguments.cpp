@@ -73,14 +73,14 @@ constexpr int64_t kMaxLength = 1 << 30;  // rows are counted in int, with room f
 
 constexpr const char* kFp8 = "float8_e4m3fn";
 
-DType dtype_of(const Array& array, bool kvcache) {
+DType dtype_of(const Array& array, bool may_be_fp8) {
   if (array.dtype == "float16") return DType::kFp16;
   if (array.dtype == "bfloat16") return DType::kBf16;
   if (array.dtype == "float32") return DType::kFp32;
-  if (array.dtype == kFp8 && !kvcache) return DType::kE4m3;
+  if (array.dtype == kFp8 && may_be_fp8) return DType::kE4m3;
   raise_type_error(array.argument, "is " + array.dtype + ", expected " +
-                                       (kvcache ? "float16, bfloat16 or float32"
-                                                : "float16, bfloat16, float32 or float8_e4m3fn"));
+                                       (may_be_fp8 ? "float16, bfloat16, float32 or float8_e4m3fn"
+                                                   : "float16, bfloat16 or float32"));
 }
 
 // On the device of q, and aligned to so many bytes.
@@ -94,9 +94,9 @@ void check_memory(const Array& array, int64_t alignment, int device) {
 }
 
 // `cached`: k or v of attention_with_kvcache(), which may be in FP8 where q is not.
-void check_tensor(const Array& array, const Array& q, bool kvcache, bool cached) {
+void check_tensor(const Array& array, const Array& q, bool may_be_fp8, bool cached = false) {
   const bool fp8 = cached && array.dtype == kFp8;
-  const auto bytes = int64_t(element_bytes(fp8 ? DType::kE4m3 : dtype_of(array, kvcache)));
+  const auto bytes = int64_t(element_bytes(fp8 ? DType::kE4m3 : dtype_of(array, may_be_fp8)));
   if (fp8 && q.dtype != "float16" && q.dtype != "bfloat16")
     raise_type_error(array.argument, "is " + array.dtype + ", and q is " + q.dtype +
                                          ": a cache in FP8 is for float16 and bfloat16");
@@ -140,6 +140,15 @@ void check_shapes(const Array& q, const Array& k, const Array& v, Axes axes, boo
                                       shape_text(k.shape, 4));
 }
 
+void check_contiguous(const Array& array) {
+  int64_t stride = 1;
+  for (int i = array.dimensions - 1; i >= 0; --i) {
+    if (array.shape[i] > 1 && array.strides[i] != stride && !array.empty)
+      raise_value_error(array.argument, "is not contiguous: call .contiguous() on it, or copy it");
+    stride *= array.shape[i];
+  }
+}
+
 // Of lengths or a page table: a row of `batch` for each of q's.
 const int* integers_of(const Array& array, const Array& q) {
   if (array.dtype != "int32") raise_type_error(array.argument, "is " + array.dtype + ", expected int32");
@@ -148,13 +157,37 @@ const int* integers_of(const Array& array, const Array& q) {
     raise_value_error(array.argument, "has shape " + shape_text(array.shape, array.dimensions) +
                                           ", and the batch is " + std::to_string(q.shape[0]));
   check_not_empty(array, q);
-  int64_t stride = 1;
-  for (int i = array.dimensions - 1; i >= 0; --i) {
-    if (array.shape[i] > 1 && array.strides[i] != stride && !array.empty)
-      raise_value_error(array.argument, "is not contiguous: call .contiguous() on it, or copy it");
-    stride *= array.shape[i];
-  }
+  check_contiguous(array);
   return static_cast<const int*>(array.data);
+}
+
+void check_shape(const Array& array, const int64_t* expected) {
+  if (!std::equal(array.shape, array.shape + array.dimensions, expected))
+    raise_value_error(array.argument, "has shape " + shape_text(array.shape, array.dimensions) +
+                                          ", expected " + shape_text(expected, array.dimensions));
+}
+
+// d_o, o and lse, where they are arguments.
+void read_forward_results(const ReadArray& read, Arguments& a) {
+  AttentionCall& call = a.call;
+  const struct {
+    const char* argument;
+    std::optional<Array>& array;
+    TensorView& view;
+  } tensors[] = {{"d_o", a.d_o, call.d_o}, {"o", a.o, call.o}};
+  for (int place = 8; const auto& [argument, array, view] : tensors) {
+    array = read(place++, argument, 4);
+    check_tensor(*array, a.q, false);
+    check_shape(*array, a.q.shape);
+    view = view_of(*array, a.axes);
+  }
+  a.lse = read(10, "lse", 3);
+  if (a.lse->dtype != "float32") raise_type_error("lse", "is " + a.lse->dtype + ", expected float32");
+  check_memory(*a.lse, sizeof(float), a.q.device);
+  const int64_t expected[] = {call.batch, call.num_heads_q, call.seqlen_q};
+  check_shape(*a.lse, expected);
+  check_contiguous(*a.lse);
+  call.lse = static_cast<float*>(a.lse->data);
 }
 
 // `k` is [pages, page_size, heads_kv, head_dim].
@@ -310,16 +343,20 @@ Arguments read_arguments(const Options& options, const ReadArray& read) {
               .q_descale = {},
               .k_descale = {},
               .v_descale = {},
+              .d_o = {},
+              .o = {},
+              .lse = {},
               .axes = options.layout == "bshd" ? Axes{2, 1} : Axes{1, 2},
               .call = {}};
+  const bool may_be_fp8 = !options.kvcache && !options.backward;
   for (const Array* const array : {&a.q, &a.k, &a.v})
-    check_tensor(*array, a.q, options.kvcache, options.kvcache && array != &a.q);
+    check_tensor(*array, a.q, may_be_fp8, options.kvcache && array != &a.q);
   if (a.v.dtype != a.k.dtype)
     raise_type_error(a.v.argument, "is " + a.v.dtype + ", and " + a.k.argument + " is " + a.k.dtype);
   a.page_table = read(4, "page_table", 2);
   check_shapes(a.q, a.k, a.v, a.axes, a.page_table.has_value());
   AttentionCall& call = a.call;
-  call.dtype = dtype_of(a.q, options.kvcache);
+  call.dtype = dtype_of(a.q, may_be_fp8);
   call.fp8_cache = a.k.dtype != a.q.dtype;
   call.batch = int(a.q.shape[0]);
   call.num_heads_q = int(a.q.shape[a.axes.heads]);
@@ -355,6 +392,8 @@ Arguments read_arguments(const Options& options, const ReadArray& read) {
     const DType of = &descale == &call.q_descale ? call.dtype : call.kv_dtype();
     if (array) descale = descale_of(*array, a.q, of, call);
   }
+  call.backward = options.backward;
+  if (call.backward) read_forward_results(read, a);
   check_values(a);
   return a;
 }

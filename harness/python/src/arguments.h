@@ -111,6 +111,7 @@ struct Options {
   bool kvcache = false;
   bool fast = false;
   bool quantize = false;
+  bool backward = false;
 };
 
 // Where the heads and the rows are in a shape.
@@ -120,17 +121,17 @@ struct Axes {
 
 TensorView view_of(const Array& array, Axes axes);
 
-// The arrays, which must live as long as the call, and the call, which has no o and lse yet. Everything has
-// been checked but whether a step can run such a call: the library knows that, and says it before anything is
-// launched.
+// The arrays, which must live as long as the call, and the call, which has no results yet: no o and lse, or,
+// where these are arguments, no dq, dk and dv. Everything has been checked but whether a step can run such a
+// call: the library knows that, and says it before anything is launched.
 struct Arguments {
   Array q, k, v;
-  std::optional<Array> kv_lengths, page_table, q_descale, k_descale, v_descale;
+  std::optional<Array> kv_lengths, page_table, q_descale, k_descale, v_descale, d_o, o, lse;
   Axes axes;
   AttentionCall call;
 };
-// `read` finds the array at a place of (q, k, v, kv_lengths, page_table, q_descale, k_descale, v_descale),
-// where there is one.
+// `read` finds the array at a place of (q, k, v, kv_lengths, page_table, q_descale, k_descale, v_descale,
+// d_o, o, lse), where there is one; the last three with Options::backward.
 using ReadArray = std::function<std::optional<Array>(int place, const char* argument, int dimensions)>;
 Arguments read_arguments(const Options& options, const ReadArray& read);
 

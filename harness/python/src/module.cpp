@@ -115,13 +115,14 @@ bool read_fields(nb::handle named_tuple, std::tuple<Fields...>& fields) {
 // which takes time.
 Options options_of(nb::handle python) {
   std::tuple<bool, std::optional<double>, bool, std::optional<std::string_view>, std::string_view,
-             std::optional<std::string_view>, int, bool, bool, bool>
+             std::optional<std::string_view>, int, bool, bool, bool, bool>
       fields;
   if (!read_fields(python, fields) && !read_fields(python.attr("checked")(), fields)) throw nb::cast_error();
   return std::apply([](auto... field) { return Options{field...}; }, fields);
 }
 
-// What every function gets: q, k, v, kv_lengths, page_table and the descales, with None where there is none.
+// What every function gets: q, k, v, kv_lengths, page_table and the descales, with None where there is none;
+// with Options::backward also d_o, o and lse.
 Arguments read_arguments(const Framework& framework, const nb::tuple& arrays, const Options& options) {
   return read_arguments(options,
                         [&](int place, const char* argument, int dimensions) -> std::optional<Array> {
@@ -178,11 +179,22 @@ nb::object attention(nb::handle python_framework, const nb::tuple& arrays, nb::h
   static const nb::handle kEmptyLike = interned("empty_like"),
                           kEmptyLikeContiguous = interned("empty_like_contiguous"),
                           kBf16Like = interned("bf16_like");
+  const auto make = [&](const char* name, nb::handle like, nb::handle array, TensorView& view) {
+    nb::object made = framework.python().attr(like)(array);
+    view = view_of(framework.read(name, made, 4), arguments.axes);
+    return made;
+  };
+  if (options.backward) {
+    const nb::tuple gradients =
+        nb::make_tuple(make("dq", kEmptyLike, arrays[0], call.dq), make("dk", kEmptyLike, arrays[1], call.dk),
+                       make("dv", kEmptyLike, arrays[2], call.dv));
+    run(framework, arrays[0], call, q.device, options.step.value_or(""), to_gpu);
+    return gradients;
+  }
   const nb::handle like = call.dtype == DType::kE4m3 ? kBf16Like
                           : q.contiguous             ? kEmptyLikeContiguous
                                                      : kEmptyLike;
-  const nb::object o = framework.python().attr(like)(arrays[0]);
-  call.o = view_of(framework.read("o", o, 4), arguments.axes);
+  const nb::object o = make("o", like, arrays[0], call.o);
   nb::object lse;
   if (options.return_lse) {
     const auto lse_shape = nb::make_tuple(call.batch, call.num_heads_q, call.seqlen_q);
@@ -215,13 +227,19 @@ void merge_attention(nb::handle python_framework, const nb::tuple& arrays, nb::h
 nb::tuple plan(nb::handle python_framework, const nb::tuple& arrays, nb::handle python_options,
                std::optional<int> gpu) {
   const Options options = options_of(python_options);
-  Arguments arguments = read_arguments(Framework(python_framework), arrays, options);
-  arguments.call.o = arguments.call.q;
+  AttentionCall call = read_arguments(Framework(python_framework), arrays, options).call;
+  if (options.backward) {
+    call.dq = call.q;
+    call.dk = call.k;
+    call.dv = call.v;
+  } else {
+    call.o = call.q;
+  }
   try {
     std::optional<CurrentDevice> current;
     if (gpu) current.emplace(*gpu);
-    const size_t memory_bytes = plan_attention(arguments.call, options.step.value_or(""), gpu.has_value());
-    return nb::make_tuple(arguments.call.softmax_scale, memory_bytes);
+    const size_t memory_bytes = plan_attention(call, options.step.value_or(""), gpu.has_value());
+    return nb::make_tuple(call.softmax_scale, memory_bytes);
   } catch (const std::invalid_argument& error) {
     raise_value_error("step", error.what());
   }
@@ -268,6 +286,7 @@ nb::dict xla_handlers() {
 }
 
 nb::list step_descriptions() {
+  const auto text = [](std::string_view value) { return value.empty() ? nb::none() : nb::cast(value); };
   nb::list all;
   for (const StepDescription& step : steps()) {
     nb::list dtypes;
@@ -276,11 +295,10 @@ nb::list step_descriptions() {
     }
     nb::list configurations;
     for (const std::string_view configuration : step.configurations) configurations.append(configuration);
-    all.append(nb::make_tuple(step.name, step.title, step.removes, step.part, step.purpose, nb::tuple(dtypes),
-                              step.alignment_bytes, step.needs_sm, step.needs_sm_exactly,
-                              nb::tuple(configurations), step.pages, step.fast, step.no_lse, step.fp8_cache,
-                              step.quantizes, step.spills.empty() ? nb::none() : nb::cast(step.spills),
-                              step.has_cuda));
+    all.append(nb::make_tuple(
+        step.name, step.title, step.removes, step.part, step.purpose, nb::tuple(dtypes), step.alignment_bytes,
+        step.needs_sm, step.needs_sm_exactly, nb::tuple(configurations), step.pages, step.fast, step.no_lse,
+        step.fp8_cache, step.quantizes, step.backward, text(step.varies), text(step.spills), step.has_cuda));
   }
   return all;
 }
@@ -313,7 +331,7 @@ NB_MODULE(_core, m) {
   using namespace flashsteps::python;
   m.doc() = "The compiled part of flashsteps. Not for users: see flashsteps.";
   m.def("attention", &attention, "framework"_a, "arrays"_a, "options"_a,
-        "flashsteps.attention and attention_with_kvcache for arrays of one framework.");
+        "flashsteps.attention, attention_backward and attention_with_kvcache for arrays of one framework.");
   m.def("merge_attention", &merge_attention, "framework"_a, "arrays"_a, "options"_a, "o"_a, "earlier_o"_a,
         "earlier_lse"_a, "first_row"_a,
         "Attention to some of the keys, merged with the result of others: for flashsteps.distributed.");

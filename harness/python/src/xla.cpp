@@ -90,20 +90,34 @@ Call read(const CallFrame& frame, int device) {
                         .num_splits = scalar<int32_t>(attributes, "num_splits", Type::kInt32),
                         .kvcache = kv_descales && !q_descale,
                         .fast = scalar<bool>(attributes, "fast", Type::kBool),
-                        .quantize = scalar<bool>(attributes, "quantize", Type::kBool)};
-  const int descales = q_descale + 2 * kv_descales;
-  const bool return_lse = options.return_lse, lengths = in.size == 4 + pages + descales;
-  if (in.size != 3 + lengths + pages + descales || out.size < 1 + return_lse)
+                        .quantize = scalar<bool>(attributes, "quantize", Type::kBool),
+                        .backward = scalar<bool>(attributes, "backward", Type::kBool)};
+  const bool backward = options.backward, return_lse = options.return_lse;
+  const int others = 3 + pages + q_descale + 2 * kv_descales + 3 * backward;
+  const int results = backward ? 3 : 1 + return_lse;
+  const bool lengths = in.size == others + 1;
+  if (in.size != others + lengths || out.size < results)
     throw std::logic_error("the call has not the arguments and results of attention");
   const Arguments arguments =
       read_arguments(options, [&](int place, const char* argument, int dimensions) -> std::optional<Array> {
-        const bool there[] = {true, true, true, lengths, pages, q_descale, kv_descales, kv_descales};
+        const bool there[] = {true,        true,        true,     lengths,  pages,   q_descale,
+                              kv_descales, kv_descales, backward, backward, backward};
         if (!there[place]) return {};
         const auto before = std::count(there, there + place, true);
-        return array_of(*in.buffers[before], argument, place < 5 ? dimensions : 2, device);
+        const bool is_descale = dimensions == kAnyDimensions;
+        return array_of(*in.buffers[before], argument, is_descale ? 2 : dimensions, device);
       });
-  Call call{arguments.call, *options.step, out.size > 1 + return_lse ? out.buffers[1 + return_lse] : nullptr};
-  call.attention.o = view_of(array_of(*out.buffers[0], "o", 4, device), arguments.axes);
+  Call call{arguments.call, *options.step, out.size > results ? out.buffers[results] : nullptr};
+  const auto result = [&](int place, const char* name) {
+    return view_of(array_of(*out.buffers[place], name, 4, device), arguments.axes);
+  };
+  if (backward) {
+    call.attention.dq = result(0, "dq");
+    call.attention.dk = result(1, "dk");
+    call.attention.dv = result(2, "dv");
+    return call;
+  }
+  call.attention.o = result(0, "o");
   if (return_lse) call.attention.lse = static_cast<float*>(out.buffers[1]->data);
   return call;
 }

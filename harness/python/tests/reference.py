@@ -1,4 +1,5 @@
-"""Attention in float64 with NumPy, and how near a step must come to it; and when results of JAX have the same bits."""
+"""Attention and its gradients in float64 with NumPy, and how near a step must come to it; and when results of JAX have
+the same bits."""
 
 from __future__ import annotations
 
@@ -13,8 +14,12 @@ GATES = {
 }
 
 
-def attention(q, k, v, causal=False, scale=None, kv_lengths=None):
-    """[batch, heads, seqlen, head_dim] of any type -> o, lse in float64."""
+# NRMSE of dq, of dk and of dv.
+GRADIENT_GATES = {"float16": 1e-3, "bfloat16": 7e-3, "float32": 1e-5}
+
+
+def _weights(q, k, v, causal, scale, kv_lengths):
+    """q, k and v in float64, for each query head, with what lies beyond kv_lengths zero; P; and lse."""
     q, k, v = (np.asarray(x).astype(np.float64) for x in (q, k, v))
     batch, heads_q, seqlen_q, head_dim = q.shape
     heads_kv, seqlen_kv = k.shape[1:3]
@@ -34,7 +39,39 @@ def attention(q, k, v, causal=False, scale=None, kv_lengths=None):
         weights = np.where(seen, np.exp(scores - np.where(np.isfinite(top), top, 0.0)), 0.0)
         total = weights.sum(-1, keepdims=True)
         lse = (np.log(total) + top)[..., 0]
-    return weights / np.where(total > 0, total, 1.0) @ v, lse
+    return q, k, v, weights / np.where(total > 0, total, 1.0), lse
+
+
+def attention(q, k, v, causal=False, scale=None, kv_lengths=None):
+    """[batch, heads, seqlen, head_dim] of any type -> o, lse in float64."""
+    _, _, v, p, lse = _weights(q, k, v, causal, scale, kv_lengths)
+    return p @ v, lse
+
+
+def gradients(d_o, q, k, v, causal=False, scale=None, kv_lengths=None):
+    """The same -> dq, dk and dv in float64, each with which of its rows have a gradient: those of queries that see a
+    key, and of keys that a query sees."""
+    heads_kv, head_dim = k.shape[1], k.shape[3]
+    q, k, v, p, _ = _weights(q, k, v, causal, scale, kv_lengths)
+    d_o = np.asarray(d_o).astype(np.float64)
+    dp = d_o @ v.swapaxes(-1, -2)
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * (head_dim**-0.5 if scale is None else scale)
+
+    def of_group(x):
+        return x.reshape(len(x), heads_kv, -1, *x.shape[2:]).sum(2)
+
+    dk, dv = of_group(ds.swapaxes(-1, -2) @ q), of_group(p.swapaxes(-1, -2) @ d_o)
+    queries, keys = p.any(-1), of_group(p.any(-2)) > 0
+    return (ds @ k, queries), (dk, keys), (dv, keys)
+
+
+def check_gradients(found, dtype, expected):
+    """dq, dk and dv in float64, which were computed from tensors of `dtype`, and what gradients() returns; everything
+    in [batch, heads, seqlen, head_dim]."""
+    for ours, (theirs, is_there) in zip(found, expected, strict=True):
+        assert ours.dtype == np.float64 and ours.shape == theirs.shape and np.isfinite(ours).all()
+        assert (ours[~is_there] == 0).all(), "a row without a gradient is not zero"
+        assert np.linalg.norm(ours - theirs) <= GRADIENT_GATES[dtype] * np.linalg.norm(theirs)
 
 
 def check(o, lse, dtype, expected, expected_lse):

@@ -21,8 +21,9 @@ PACKAGE = Path(flashsteps.__file__).parent
 STEPS = [
     name
     for name, step in ((name, flashsteps.describe(name)) for name in flashsteps.steps())
-    if "fp16" in step.dtypes and not step.fp8_cache and not step.quantizes
+    if "fp16" in step.dtypes and not step.fp8_cache and not step.quantizes and not step.backward
 ]
+BACKWARD_STEPS = [name for name in flashsteps.steps() if flashsteps.describe(name).backward]
 
 
 def draw(shape, dtype="float16", seed=1):
@@ -279,6 +280,72 @@ def test_without_a_gpu_cuda_is_refused():
     refused(RuntimeError, f"device: {flashsteps.missing_gpu()}", Q, K, V, device="cuda")
 
 
+# Gradients
+
+
+def check_gradients(q, k, v, step=None, **options):
+    """Against the reference; `options` for both, and for the forward call."""
+    bshd = options.get("layout") == "bshd"
+    o, lse = flashsteps.attention(q, k, v, return_lse=True, **options)
+    d_o = draw(o.shape, o.dtype, 4)
+    found = flashsteps.attention_backward(d_o, q, k, v, o, lse, step=step, **options)
+    for gradient, array in zip(found, (q, k, v), strict=True):
+        assert type(gradient) is np.ndarray and gradient.dtype == array.dtype and gradient.flags.c_contiguous
+    swap = (lambda x: x.transpose(0, 2, 1, 3)) if bshd else (lambda x: x)  # noqa: E731
+    described = {name: value for name, value in options.items() if name != "layout"}
+    expected = reference.gradients(*map(swap, (d_o, q, k, v)), **described)
+    reference.check_gradients([swap(x).astype(np.float64) for x in found], q.dtype.name, expected)
+
+
+@pytest.mark.parametrize("step", [None, *BACKWARD_STEPS])
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients(step, causal):
+    """Of queries that see no key, and of keys that no query sees."""
+    q, k, v = draw_qkv(batch=3, heads_q=4, heads_kv=2, seqlen_q=70, seqlen_kv=90)
+    k[2, :, 20:] = v[2, :, 20:] = np.nan
+    check_gradients(q, k, v, step, causal=causal, kv_lengths=np.array([90, 0, 20], np.int32))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_of_other_types_layouts_and_scales(dtype):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    q, k, v = (x.transpose(0, 2, 1, 3).copy() for x in draw_qkv(heads_q=3, heads_kv=1, head_dim=128, dtype=dtype))
+    check_gradients(q, k, v, layout="bshd", scale=0.3, causal=True)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_gradients_without_queries(axis):
+    q, k, v = draw_qkv(seqlen_q=5, seqlen_kv=6)
+    q = q[:0] if axis == 0 else q[:, :0] if axis == 1 else q[:, :, :0]
+    k, v = k[: len(q)], v[: len(q)]
+    o, lse = flashsteps.attention(q, k, v, return_lse=True)
+    dq, dk, dv = flashsteps.attention_backward(o, q, k, v, o, lse)
+    assert dq.shape == q.shape and dk.shape == dv.shape == k.shape and not dk.any() and not dv.any()
+
+
+def test_wrong_arguments_of_gradients():
+    q, k, v = draw_qkv(seqlen_q=5, seqlen_kv=6)
+    o, lse = flashsteps.attention(q, k, v, return_lse=True)
+
+    def refused(error, text, **changed):
+        arguments = {"d_o": o, "q": q, "k": k, "v": v, "o": o, "lse": lse} | changed
+        with pytest.raises(error, match=f"^{text}"):
+            flashsteps.attention_backward(**arguments)
+
+    refused(ValueError, "d_o: has shape .1, 2, 4, 64., expected .1, 2, 5, 64.", d_o=o[:, :, 1:])
+    refused(TypeError, "d_o: is float32, and q is float16", d_o=o.astype(np.float32))
+    refused(TypeError, "o: is a NoneType, expected an array", o=None)
+    refused(TypeError, "lse: is float16, expected float32", lse=lse.astype(np.float16))
+    refused(ValueError, "lse: has shape .1, 2, 4., expected .1, 2, 5.", lse=lse[..., 1:].copy())
+    refused(ValueError, "lse: is not contiguous", lse=np.repeat(lse, 2, axis=2)[..., ::2])
+    refused(ValueError, "step: v01_scalar computes no gradients", step="v01_scalar")
+    refused(TypeError, "causal: is a int", causal=1)
+    for step in BACKWARD_STEPS:
+        with pytest.raises(ValueError, match=f"^step: {step} computes gradients, and the call does not ask for"):
+            flashsteps.attention(q, k, v, step=step)
+
+
 # Beside attention
 
 
@@ -298,7 +365,9 @@ def test_describe():
     for name in flashsteps.steps():
         step = flashsteps.describe(name)
         assert step.name == name and step.title and step.alignment_bytes in (0, 16) and step.needs_sm >= 80
-        more = {"v01": ("fp32", "e4m3"), "v02": ("fp32",)}.get(name[:3], ())
+        more = {"v01": ("fp32", "e4m3"), "v02": ("fp32",), "v50": ("fp32",)}.get(name[:3], ())
+        assert step.backward == (step.part == "backward")
+        assert step.varies is None or step.varies
         assert step.fp8_cache == (name[:3] == "v42")
         assert step.quantizes == (name == "v43_quantize")
         alone = step.part == "FP8" and not step.fp8_cache and not step.quantizes

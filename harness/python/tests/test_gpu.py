@@ -31,6 +31,12 @@ STEPS = [
     name
     for name, step in ((name, flashsteps.describe(name)) for name in flashsteps.steps())
     if step.needs_sm <= CAPABILITY and "fp16" in step.dtypes and not step.fp8_cache and not step.quantizes
+    and not step.backward
+]
+BACKWARD_STEPS = [
+    name
+    for name, step in ((name, flashsteps.describe(name)) for name in flashsteps.steps())
+    if step.needs_sm <= CAPABILITY and step.backward
 ]
 TMA_STEPS = [name for name in STEPS if flashsteps.describe(name).needs_sm >= 90]
 LONG = 200_000_000  # cycles: about 0.1 s
@@ -347,6 +353,110 @@ print("done")
     assert done.stdout == "done\n", done.stderr
 
 
+# Gradients
+
+
+def draw_gradient_call(dtype=torch.float16, **shape):
+    """d_o, q, k, v, o and lse of a causal call."""
+    q, k, v = draw_qkv(dtype=dtype, **shape)
+    o, lse = flashsteps.attention(q, k, v, causal=True, return_lse=True)
+    return draw_qkv(dtype=dtype, **shape, seed=2)[0], q, k, v, o, lse
+
+
+def near(found, expected):
+    """Gradients in half precision of two steps, or of two runs of a step that varies."""
+    return all((x - y).double().norm() <= 0.01 * y.double().norm() for x, y in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("step", [*BACKWARD_STEPS, None])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients(step, dtype, head_dim, causal):
+    """Under GQA, of queries that see no key, and of keys that no query sees; twice."""
+    q, k, v = draw_qkv(batch=3, seqlen_q=200, seqlen_kv=333, head_dim=head_dim, dtype=dtype)
+    lengths = torch.tensor([333, 0, 70], dtype=torch.int32, device="cuda")
+    k[2, :, 70:] = v[2, :, 70:] = float("nan")
+    options = {"causal": causal, "kv_lengths": lengths}
+    o, lse = flashsteps.attention(q, k, v, return_lse=True, **options)
+    d_o = draw_qkv(batch=3, seqlen_q=200, head_dim=head_dim, dtype=dtype, seed=2)[0]
+    found, again = (flashsteps.attention_backward(d_o, q, k, v, o, lse, step=step, **options) for _ in range(2))
+    expected = reference.gradients(*map(to_double, (d_o, q, k, v)), causal, None, lengths.cpu().numpy())
+    reference.check_gradients(list(map(to_double, found)), str(dtype).removeprefix("torch."), expected)
+    if step is not None and flashsteps.describe(step).varies is None:
+        assert all(map(torch.equal, found, again))
+
+
+@pytest.mark.parametrize("step", [*BACKWARD_STEPS, None])
+def test_gradients_of_other_layouts_and_of_host_memory(step):
+    arrays = draw_gradient_call()
+    expected = flashsteps.attention_backward(*arrays, causal=True, step=step)
+    swapped = [x.transpose(1, 2) for x in arrays[:5]]
+    for tensors in (swapped, [x.contiguous() for x in swapped]):
+        found = flashsteps.attention_backward(*tensors, arrays[5], causal=True, step=step, layout="bshd")
+        assert all(x.is_contiguous() for x in found) and near([x.transpose(1, 2) for x in found], expected)
+    on_host = [x.cpu() for x in arrays]
+    found = flashsteps.attention_backward(*on_host, causal=True, step=step, device="cuda")
+    assert all(x.device.type == "cpu" for x in found) and near([x.cuda() for x in found], expected)
+
+
+@pytest.mark.parametrize("step", [*BACKWARD_STEPS, None])
+def test_gradients_on_the_current_stream_without_waiting_and_captured(step):
+    d_o, *others = draw_gradient_call()
+    expected = flashsteps.attention_backward(d_o, *others, causal=True, step=step)
+    late = torch.full_like(d_o, float("nan"))
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(LONG)
+        slept = torch.cuda.Event()
+        slept.record()
+        late.copy_(d_o)
+        found = flashsteps.attention_backward(late, *others, causal=True, step=step)
+        assert not slept.query(), "the call waited for the GPU"
+    torch.cuda.synchronize()
+    assert near(found, expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = flashsteps.attention_backward(late, *others, causal=True, step=step)
+    for factor in (2, 1):
+        late.copy_(factor * d_o)
+        graph.replay()
+        assert near([x / factor for x in found], expected)
+
+
+def test_gradients_without_queries():
+    q, k, v = draw_qkv()
+    for arrays in ((q[:, :0], k, v), (q[:, :, :0], k, v)):
+        o, lse = flashsteps.attention(*arrays, return_lse=True)
+        _, dk, dv = flashsteps.attention_backward(o, *arrays, o, lse)
+        assert dk.shape == dv.shape == k.shape and not dk.any() and not dv.any()
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_gradients_compiled(mode):
+    """By Inductor. reduce-overhead captures CUDA graphs, of the backward pass, too."""
+    torch._dynamo.reset()
+
+    def loss(q, k, v):
+        return flashsteps.attention(q * 2, k, v, causal=True).float().square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, mode=mode)
+    for seed in range(1, 6):
+        gradients = []
+        for function in (loss, compiled):
+            leaves = [x.requires_grad_() for x in draw_qkv(seed=seed)]
+            function(*leaves).backward()
+            gradients.append([leaf.grad.clone() for leaf in leaves])
+        assert near(*gradients)
+
+
+def test_training(training):
+    """The losses of harness/examples/train.py are about those of PyTorch's math attention, and become small."""
+    ours, theirs = (training.run(attend, 100, 64, "cuda")[0] for attend in (training.attend, training.math))
+    assert np.allclose(ours[:10], theirs[:10], rtol=0.02)
+    assert ours[0] > 3 and ours[-1] < 0.1 and theirs[-1] < 0.1
+
+
 # As PyTorch's operator
 
 
@@ -398,8 +508,15 @@ def test_below_scaled_dot_product_attention():
             assert o.stride() == swapped[0].stride() and torch.equal(o, expected)
             with pytest.raises(ValueError, match="dropout is not supported"):
                 sdpa(q, k, v, dropout_p=0.5)
-            with pytest.raises(ValueError, match="requires a gradient"):
-                sdpa(q.clone().requires_grad_(), k, v)
+            o, lse = flashsteps.attention(q, k, v, causal=True, return_lse=True)
+            d_o = torch.randn_like(q)
+            gradients = flashsteps.attention_backward(d_o, q, k, v, o, lse, causal=True)
+            for function in (sdpa, torch.compile(sdpa, fullgraph=True)):
+                leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+                function(*leaves, is_causal=True).backward(d_o)
+                for leaf, gradient in zip(leaves, gradients, strict=True):
+                    assert leaf.grad.stride() == leaf.stride()
+                    assert near([leaf.grad], [gradient])
     finally:
         torch.nn.attention.restore_flash_attention_impl()
     assert torch.equal(sdpa(q, k, v, is_causal=True), theirs)

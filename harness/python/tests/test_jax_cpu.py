@@ -289,27 +289,100 @@ def test_vmap(transform):
 # Gradients
 
 
-@pytest.mark.parametrize(
-    "transform", [jax.grad, jax.jacfwd, jax.linearize, lambda f: lambda *a: jax.jvp(f, a, a)]
-)
-def test_gradients_are_refused(transform):
+def draw_d_o(o):
+    return jax.device_put(np.random.default_rng(2).standard_normal(o.shape, np.float32), CPU).astype(o.dtype)
+
+
+def gradients(call, arrays, d_o):
+    _, pullback = jax.vjp(call, *arrays)
+    return pullback(d_o)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_gradients(dtype):
+    """Directly, and below jit; with lengths, which have no gradient."""
+    q, k, v = draw_qkv(dtype, batch=2, seqlen_kv=90)
+    lengths, options = lengths_of(0, 81), {"causal": True, "scale": 0.2}
+
+    def call(q, k, v):
+        return flashsteps.attention(q, k, v, kv_lengths=lengths, **options)
+
+    o, lse = flashsteps.attention(q, k, v, kv_lengths=lengths, return_lse=True, **options)
+    d_o = draw_d_o(o)
+    found = flashsteps.attention_backward(d_o, q, k, v, o, lse, kv_lengths=lengths, **options)
+    assert all(x.dtype == q.dtype and x.devices() == {CPU} for x in found)
+    expected = reference.gradients(d_o, q, k, v, kv_lengths=lengths, **options)
+    reference.check_gradients([np.asarray(x).astype(np.float64) for x in found], dtype, expected)
+    same_bits(gradients(call, (q, k, v), d_o), found)
+    same_bits(jax.jit(lambda *arrays: gradients(call, arrays, d_o))(q, k, v), found)
+    same_bits(gradients(jax.jit(call), (q, k, v), d_o), found)
+    same_bits(gradients(jax.checkpoint(call), (q, k, v), d_o), found)
+
+
+def test_gradients_of_some_arguments_and_without_queries():
+    q, k, v = draw_qkv()
+    expected = gradients(flashsteps.attention, (q, k, v), q)
+    same_bits(gradients(lambda k: flashsteps.attention(q, k, v), (k,), q), [expected[1]])
+    stopped = lambda q, k, v: flashsteps.attention(q, jax.lax.stop_gradient(k), v)  # noqa: E731
+    dq, dk, dv = gradients(stopped, (q, k, v), q)
+    same_bits((dq, dv), (expected[0], expected[2]))
+    assert not dk.any()
+    _, dk, dv = gradients(flashsteps.attention, (q[:, :, :0], k, v), q[:, :, :0])
+    assert dk.shape == k.shape and not dk.any() and not dv.any()
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_gradients_below_vmap(transform):
+    """Of keys that all examples share, the gradients are sums."""
     q, k, v = draw_qkv("float32")
-    call = lambda q, k, v: flashsteps.attention(q, k, v).sum()  # noqa: E731
-    for traced in (call, jax.jit(call)):
-        with pytest.raises(ValueError, match="^q: is being differentiated, and there is no derivative"):
-            (lambda f: f(traced, q, k, v) if f is jax.linearize else f(traced)(q, k, v))(transform)
+    queries = jnp.stack([q, 2 * q, 3 * q])
+    loss = lambda q, k, v: (flashsteps.attention(q, k, v) ** 2).sum()  # noqa: E731
+    grad = jax.grad(loss, argnums=(0, 1, 2))
+    examples = [grad(each, k, v) for each in queries]
+    found = transform(jax.vmap(grad, in_axes=(0, None, None)))(queries, k, v)
+    same_bits(found, [jnp.stack(each) for each in zip(*examples)])
+    of_all = transform(jax.grad(lambda k: jax.vmap(loss, in_axes=(0, None, None))(queries, k, v).sum()))(k)
+    assert np.allclose(of_all, sum(dk for _, dk, _ in examples), rtol=1e-5, atol=1e-5)
 
 
-def test_gradients_of_other_things():
+def test_gradients_below_shard_map():
+    """Of keys that all devices share, the gradients are sums."""
+    q, k, v = draw_qkv("bfloat16")
+    queries, k, v = (jnp.asarray(np.asarray(x)) for x in (jnp.concatenate([q, 2 * q, 3 * q, 4 * q]), k, v))
+    mesh = jax.sharding.Mesh(np.array(CPUS), ("x",))
+    spec, everywhere = jax.sharding.PartitionSpec("x"), jax.sharding.PartitionSpec()
+
+    def loss(q, k, v):
+        return (flashsteps.attention(q, k, v, step="v09_direct_rescale").astype(jnp.float32) ** 2).sum()[None]
+
+    sharded = jax.shard_map(loss, mesh=mesh, in_specs=(spec, everywhere, everywhere), out_specs=spec)
+    dq, dk = jax.jit(jax.grad(lambda q, k: sharded(q, k, v).sum(), argnums=(0, 1)))(queries, k)
+    examples = [jax.grad(lambda q, k: loss(q, k, v)[0], argnums=(0, 1))(queries[i : i + 1], k) for i in range(4)]
+    same_bits(dq, jnp.concatenate([each for each, _ in examples]))
+    expected = sum(np.asarray(each, np.float32) for _, each in examples)
+    assert np.linalg.norm(np.asarray(dk, np.float32) - expected) <= 0.01 * np.linalg.norm(expected)
+
+
+def test_gradients_that_are_refused():
+    """Of the log-sum-exp, of gradients, and of FP8; and forward-mode derivatives, by JAX."""
     q, k, v = draw_qkv("float32")
-
-    def loss(weight, q, k, v):
-        return (weight * flashsteps.attention(q, k, jax.lax.stop_gradient(weight * v))).sum()
-
-    o = flashsteps.attention(q, k, 2 * v)
-    assert np.allclose(jax.jit(jax.grad(loss))(jnp.float32(2), q, k, v), o.sum(), rtol=1e-4)
-    with pytest.raises(ValueError, match="^v: is being differentiated"):
-        jax.grad(lambda v: flashsteps.attention(q, k, v).sum())(v)
+    both = lambda q: sum(x.sum() for x in flashsteps.attention(q, k, v, return_lse=True))  # noqa: E731
+    square = lambda q: (flashsteps.attention(q, k, v) ** 2).sum()  # noqa: E731
+    fp8 = [x.astype(jnp.float8_e4m3fn) for x in (q, k, v)]
+    in_fp8 = lambda q: flashsteps.attention(q, *fp8[1:]).sum()  # noqa: E731
+    for transform in (lambda f: f, jax.jit):
+        with pytest.raises(ValueError, match="^lse: has a gradient, and attention_backward takes none.*stop_gr"):
+            jax.grad(transform(both))(q)
+        with pytest.raises(ValueError, match="^attention_backward: is differentiated, and attention has no second"):
+            jax.grad(lambda q: jax.grad(transform(square))(q).sum())(q)
+        with pytest.raises(ValueError, match="^q: is being differentiated, and there is no derivative of attention in"):
+            jax.grad(transform(in_fp8))(fp8[0])
+        with pytest.raises(TypeError, match="custom_vjp"):
+            jax.jvp(transform(square), (q,), (q,))
+    stopped = lambda q: flashsteps.attention(q, k, v, return_lse=True)[0].sum()  # noqa: E731
+    expected = jax.grad(lambda q: flashsteps.attention(q, k, v).sum())(q)
+    for transform in (lambda f: f, jax.jit):
+        same_bits(jax.grad(transform(stopped))(q), expected)
 
 
 # Below shard_map

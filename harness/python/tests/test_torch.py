@@ -272,29 +272,155 @@ def test_autocast(device, dtype):
         call(*mixed)
 
 
-def test_no_gradient(reading, device):
+# Gradients
+
+
+def gradients(function, arrays, d_o):
+    """Of q, k and v, which are made to require them."""
+    leaves = [x.detach().clone().requires_grad_() for x in arrays]
+    function(*leaves).backward(d_o)
+    return [leaf.grad for leaf in leaves]
+
+
+def all_equal(some, others):
+    return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_gradients(reading, device, dtype, causal):
+    """As the reference has them, and PyTorch's own attention."""
+    q, k, v = draw_qkv(batch=2, heads_q=4, heads_kv=2, seqlen_kv=100, dtype=dtype, device=device)
+    d_o = torch.randn(q.shape, generator=torch.Generator().manual_seed(4)).to(device, dtype)
+    lengths = None if causal else torch.tensor([0, 90], dtype=torch.int32, device=device)
+    options = {"causal": causal, "scale": 0.2, "kv_lengths": lengths}
+    found = gradients(lambda *arrays: flashsteps.attention(*arrays, **options), (q, k, v), d_o)
+    o, lse = flashsteps.attention(q, k, v, return_lse=True, **options)
+    assert all_equal(found, flashsteps.attention_backward(d_o, q, k, v, o, lse, **options))
+    in_double = [x.double().cpu() for x in (d_o, q, k, v)]
+    expected = reference.gradients(*in_double, causal=causal, scale=0.2, kv_lengths=None if causal else [0, 90])
+    reference.check_gradients([x.double().cpu().numpy() for x in found], str(dtype)[6:], expected)
+    if causal:
+        mask = causal_lower_right(70, 100)
+        sdpa = torch.nn.functional.scaled_dot_product_attention
+        theirs = gradients(
+            lambda *arrays: sdpa(*arrays, attn_mask=mask, scale=0.2, enable_gqa=True), in_double[1:], in_double[0]
+        )
+        assert all(np.allclose(x, y, rtol=0, atol=1e-12) for x, (y, _) in zip(theirs, expected, strict=True))
+
+
+def test_gradients_of_layouts_and_of_a_fused_tensor(reading, device):
+    """And of a sum, whose gradient has strides of 0."""
+    q, k, v = draw_qkv(heads_q=3, heads_kv=3, device=device)
+    expected = gradients(flashsteps.attention, (q, k, v), torch.ones_like(q))
+    fused = torch.stack([x.transpose(1, 2) for x in (q, k, v)], dim=2).requires_grad_()  # [b, s, 3, h, d]
+    flashsteps.attention(*fused.unbind(2), layout="bshd").sum().backward()
+    assert all_equal([x.transpose(1, 2) for x in fused.grad.unbind(2)], expected)
+
+
+def test_what_requires_a_gradient_gets_one(device):
     q, k, v = draw_few(device=device)
-    for i, name in enumerate("qkv"):
+    o, expected = call(q, k, v), gradients(call, (q, k, v), torch.ones_like(q))
+    for i in range(3):
         arrays = [q, k, v]
         arrays[i] = arrays[i].clone().requires_grad_()
-        message = f"{name}: requires a gradient.*{name}.detach"
-        for function in (call, torch.ops.flashsteps.attention, torch.ops.flashsteps.attention_with_lse):
-            with pytest.raises(ValueError, match=message):
-                function(*arrays)
-        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-        with pytest.raises(RuntimeError, match=message):  # Dynamo's, around ours
-            compiled(*arrays)
+        found = call(*arrays)
+        assert found.requires_grad and torch.equal(found, o)
+        found.sum().backward()
+        assert torch.equal(arrays[i].grad, expected[i])
         for mode in (torch.no_grad, torch.inference_mode):
             with mode():
-                assert torch.equal(call(*arrays), call(q, k, v))
-        with torch.no_grad():
-            assert torch.equal(compiled(*arrays), call(q, k, v))
+                assert not call(*arrays).requires_grad
 
 
-def test_no_derivative(device):
+@pytest.mark.parametrize("op", ["attention", "attention_with_lse", "attention_backward"])
+def test_opcheck_of_gradients(device, op):
     q, k, v = draw_few(device=device)
-    with pytest.raises(ValueError, match="k: requires a gradient"):
-        torch.func.grad(lambda k: call(q, k, v).float().sum())(k)
+    lengths = torch.tensor([7, 0], dtype=torch.int32, device=device)
+    options = {"causal": True, "scale": 0.3, "layout": "bshd"}
+    arrays = [x.transpose(1, 2) for x in (q, k, v)]
+    if op == "attention_backward":
+        results = torch.ops.flashsteps.attention_with_lse(*arrays, lengths, **options)
+        arrays = [results[0], *arrays, *results]
+    else:
+        arrays = [x.requires_grad_() for x in arrays]
+    utilities = ("test_schema", "test_autograd_registration", "test_faketensor")
+    if op == "attention":  # where lse is a result, AOTAutograd asks for its gradient
+        utilities += ("test_aot_dispatch_static", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(getattr(torch.ops.flashsteps, op).default, (*arrays, lengths), options, test_utils=utilities)
+
+
+def test_gradients_compiled(device):
+    """With queries and keys whose number is a symbol, too; and below autocast, whose conversions are undone."""
+    q, k, v = draw_few(device=device)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    for arrays in ((q, k, v), [torch.cat([x, x], dim=2) for x in (q, k, v)]):
+        d_o = torch.ones_like(arrays[0])
+        assert all_equal(gradients(compiled, arrays, d_o), gradients(call, arrays, d_o))
+    single = [x.float() for x in (q, k, v)]
+    for function in (call, torch.compile(call, fullgraph=True, backend="aot_eager")):
+        leaves = [x.clone().requires_grad_() for x in single]
+        with torch.autocast(device, torch.float16):
+            o = function(*leaves)
+        o.backward(torch.ones_like(o))
+        expected = gradients(call, (q, k, v), torch.ones_like(q))
+        assert all_equal([leaf.grad for leaf in leaves], [x.float() for x in expected])
+
+
+def test_gradients_exported(device):
+    q, k, v = draw_few(device=device)
+    program = torch.export.export(Model(), (q, k, v)).module()
+    assert all_equal(gradients(program, (q, k, v), q), gradients(Model(), (q, k, v), q))
+
+
+def test_gradients_below_checkpoints_and_functions(device):
+    q, k, v = draw_few(device=device)
+    expected = gradients(call, (q, k, v), torch.ones_like(q))
+    checkpointed = lambda *arrays: torch.utils.checkpoint.checkpoint(call, *arrays, use_reentrant=False)  # noqa: E731
+    assert all_equal(gradients(checkpointed, (q, k, v), torch.ones_like(q)), expected)
+    found = torch.func.grad(lambda *arrays: call(*arrays).sum(), argnums=(0, 1, 2))(q, k, v)
+    assert all_equal(found, expected)
+
+
+def test_gradients_that_are_refused(device):
+    """Of the log-sum-exp, of gradients, and of FP8."""
+    q, k, v = (x.requires_grad_() for x in draw_few(torch.float32, device))
+    o, lse = flashsteps.attention(q, k, v, return_lse=True)
+    with pytest.raises(ValueError, match="^lse: has a gradient, and attention_backward takes none.*lse.detach"):
+        (o.sum() + lse.sum()).backward()
+    loss = flashsteps.attention(q, k, v).square().sum()
+    (dq,) = torch.autograd.grad(loss, q, create_graph=True)
+    with pytest.raises(ValueError, match="^attention_backward: is differentiated, and attention has no second"):
+        dq.sum().backward()
+    o, lse = (x.detach() for x in (o, lse))
+    dq, _, _ = flashsteps.attention_backward(o, q, k, v, o, lse)
+    with pytest.raises(ValueError, match="^attention_backward: is differentiated"):
+        dq.sum().backward()
+    halves = [x.detach().half() for x in (q, k, v)]
+    for i, name in enumerate("qkv"):
+        arrays = list(halves)
+        arrays[i] = arrays[i].clone().requires_grad_()
+        message = f"{name}: requires a gradient, and attention in FP8 has no backward pass.*{name}.detach"
+        quantizing = lambda *arrays: flashsteps.attention(*arrays, quantize=True)  # noqa: E731
+        with pytest.raises(ValueError, match=f"^{message}"):
+            quantizing(*arrays)
+        with pytest.raises(RuntimeError, match=message):  # PyTorch's, around ours
+            torch.compile(quantizing, fullgraph=True, backend="aot_eager")(*arrays)
+
+
+def test_training(training, device):
+    """The losses of two steps, and the gradients of the second one, are those of PyTorch's math attention."""
+    (ours, model), (theirs, other) = (
+        training.run(attend, 2, 2, device) for attend in (training.attend, training.math)
+    )
+    assert np.allclose(ours, theirs, rtol=1e-5 if device == "cpu" else 1e-3)
+    for (name, mine), others in zip(model.named_parameters(), other.parameters(), strict=True):
+        gate = 1e-4 if device == "cpu" else 0.05
+        assert (mine.grad - others.grad).norm() <= gate * others.grad.norm(), name
+
+
+def test_no_forward_derivative(device):
+    q, k, v = draw_few(device=device)
     with pytest.raises(ValueError, match="k: has a forward-mode tangent"):
         torch.func.jvp(lambda k: call(q, k, v), (k,), (k,))
     with forward_ad.dual_level():
@@ -357,5 +483,12 @@ def test_flash_attention_of_pytorch():
                 assert ours == theirs
     with pytest.raises(ValueError, match="dropout is not supported"):
         own(q, q, q, dropout_p=0.1)
-    with pytest.raises(ValueError, match="^q: requires a gradient"):
-        own(q.requires_grad_(), q, q)
+    o, lse, _, _, *numbers = own(q, q, q)[:6]
+    d_o = torch.randn(q.shape).half()
+    for of_q in (q, q.contiguous()):
+        found = flashsteps.torch._scaled_dot_product_flash_attention_backward(
+            d_o, of_q, q, q, o, lse, None, None, *numbers, 0.0, False, None, None
+        )
+        expected = flashsteps.attention_backward(d_o, q, q, q, o, lse)
+        assert all_equal(found, expected)
+        assert [x.stride() for x in found] == [of_q.stride(), q.stride(), q.stride()]

@@ -105,6 +105,7 @@ void for_each_step(AttentionCall call, Use use) {
   const int gpu = current_gpu().compute_capability;
   for (const StepDescription& step : steps()) {
     if (step.name.substr(0, 1) != "v" || !step.dtypes.has(call.dtype)) continue;
+    if (step.backward != call.backward) continue;
     if (step.needs_sm_exactly ? gpu != step.needs_sm : gpu < step.needs_sm) continue;
     INFO(step.name);
     call.workspace_bytes = workspace_bytes(call, step.name);
@@ -323,6 +324,61 @@ TEST_CASE("attention_from_host() copies there and back, whatever the strides") {
     INFO(i);
     REQUIRE((lse[i] == lse_emulated[i] || std::abs(lse[i] - lse_emulated[i]) < 1e-4));
   }
+}
+
+TEST_CASE("gradients: on the GPU, from the host, and on the emulator") {
+  const std::vector<uint16_t> x = normal_halves(kElements, 1), d_o = normal_halves(kElements, 2);
+  std::vector<uint16_t> o(kElements);
+  std::vector<float> lse(kHeads * kRows);
+  AttentionCall host = self_attention(const_cast<uint16_t*>(x.data()), o.data(), lse.data(), kHeads, kRows);
+  attention_on_emulator(host, "v01_scalar");
+  host.backward = true;
+  struct Gradients {
+    std::vector<uint16_t> dq, dk, dv;
+  };
+  const auto place = [](AttentionCall& call, const void* given, void* dq, void* dk, void* dv) {
+    call.d_o = bhsd_view(given, kHeads, kRows, 64);
+    call.dq = bhsd_view(dq, kHeads, kRows, 64);
+    call.dk = bhsd_view(dk, kHeads, kRows, 64);
+    call.dv = bhsd_view(dv, kHeads, kRows, 64);
+  };
+  const auto from_host = [&](auto run) {
+    Gradients found;
+    for (std::vector<uint16_t>* each : {&found.dq, &found.dk, &found.dv}) each->assign(kElements, 0xffff);
+    AttentionCall call = host;
+    place(call, d_o.data(), found.dq.data(), found.dk.data(), found.dv.data());
+    run(call);
+    return found;
+  };
+  const Gradients emulated =
+      from_host([](const AttentionCall& call) { attention_on_emulator(call, "v50_five_formulas"); });
+  const auto check = [&](const Gradients& found) {
+    CHECK(largest_difference(found.dq, emulated.dq) < 2e-2);
+    CHECK(largest_difference(found.dk, emulated.dk) < 2e-2);
+    CHECK(largest_difference(found.dv, emulated.dv) < 2e-2);
+  };
+  check(from_host([](const AttentionCall& call) { attention_from_host(call); }));
+
+  const DeviceMemory on_gpu(x), d_o_on_gpu(d_o), o_on_gpu(o), lse_on_gpu(lse.size() * 4);
+  gpu_upload(lse_on_gpu.get(), lse.data(), lse.size() * 4);
+  AttentionCall call = self_attention(on_gpu.get(), o_on_gpu.get(), lse_on_gpu.get(), kHeads, kRows);
+  call.backward = true;
+  const std::vector<uint16_t> poison(kElements, 0xffff);
+  const DeviceMemory dq(poison), dk(poison), dv(poison);
+  place(call, d_o_on_gpu.get(), dq.get(), dk.get(), dv.get());
+  CHECK(workspace_bytes(call, "v50_five_formulas") > 0);
+  CHECK_THROWS_AS(attention(call, nullptr, "v50_five_formulas"), std::invalid_argument);  // it has none
+  const Stream side;
+  for_each_step(call, [&](const AttentionCall& complete, std::string_view step) {
+    const Replay graph(side.stream, [&] { attention(complete, side.stream, step); });
+    graph.launch(side.stream);
+    CUDA_CHECK(cudaStreamSynchronize(side.stream));
+    check({dq.download(), dk.download(), dv.download()});
+  });
+  call.seqlen_q = 0;  // keys that no query sees
+  CHECK(attention(call) == "");
+  CHECK(dk.download() == std::vector<uint16_t>(kElements, 0));
+  CHECK(dv.download() == std::vector<uint16_t>(kElements, 0));
 }
 
 TEST_CASE("attention_with_kvcache() in pages: on the GPU, from the host, and on the emulator") {
