@@ -106,6 +106,7 @@ std::string sentence_of_linker(const std::string& messages) {
   const size_t line = messages.rfind('\n', end_of_place) + 1;
   std::string place = messages.substr(line, end_of_place - line);
   if (const size_t linker = place.find("ld: "); linker != place.npos) place.erase(0, linker + 4);
+  if (const size_t section = place.find(":(."); section != place.npos) place.erase(section);
   return (place.starts_with("(") ? "" : place + ": ") + sentence +
          messages.substr(name, messages.find("'\n", name) - name);
 }
