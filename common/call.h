@@ -144,8 +144,8 @@ struct AttentionCall {
   //
   // A score and LSE are FP32 numbers, and P is not divided by a sum that would be off as well. So P, and with
   // it a gradient, may be off by 2^-20 of itself for each 1 of |softmax_scale * (q . k)|: by less than bf16
-  // rounds while that stays below 2^12, and than FP16 while it stays below 2^9. From 2^20 on a gradient may be
-  // anything.
+  // rounds while that stays below 2^12, and than FP16 while it stays below 2^9. From 2^20 on a gradient may
+  // be anything.
   bool backward = false;
   TensorView d_o = {};          // read only; of o's shape
   TensorView dq = {};           // of q's shape
