@@ -141,6 +141,11 @@ struct AttentionCall {
   // o and lse are inputs then, and hold what the forward call has written. dk and dv are summed over the
   // query heads that share a KV head. A row of dq that sees no key is zero, and so is a row of dk or dv that
   // no query sees, be it at or beyond kv_len. The call has none of what is described above from `earlier` on.
+  //
+  // A score and LSE are FP32 numbers, and P is not divided by a sum that would be off as well. So P, and with
+  // it a gradient, may be off by 2^-20 of itself for each 1 of |softmax_scale * (q . k)|: by less than bf16
+  // rounds while that stays below 2^12, and than FP16 while it stays below 2^9. From 2^20 on a gradient may
+  // be anything.
   bool backward = false;
   TensorView d_o = {};          // read only; of o's shape
   TensorView dq = {};           // of q's shape

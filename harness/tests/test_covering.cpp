@@ -140,6 +140,7 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
           for (const std::string& y : axes[b]) {
             if (x == "seqlen_q=1" && y == "kv=shorter") continue;  // there is no shorter length
             if (x == "dtype=fp32" && (y == "inputs=shifted" || y == "inputs=offset")) continue;  // refused
+            if (step.backward && x == "dtype=fp32" && y == "inputs=huge") continue;              // as well
             if (x == "kv_lengths=zeros" && y == "batch=1") continue;  // nothing would be computed
             if (x == "layout=qkv" && y.find("page_size=") == 0 && y != "page_size=0") continue;
             const std::set<std::string> many{"seqlen_q=128", "seqlen_q=200", "seqlen_q=257", "seqlen_q=330"};

@@ -151,8 +151,9 @@ TEST_CASE("no table is wider than 100 columns, whether there are many steps, few
   timing.cold_l2 = true;
   for (const int queries : {1, 4096}) {
     for (const size_t most : {2, 99}) {
-      Run run{
-          {.seqlen_q = queries, .seqlen_kv = 4096}, {}, {{"mma_sync", {{1, 1, 1, {}}, "", "FLOP", 1e12}}}};
+      Run run;
+      run.problem = {.seqlen_q = queries, .seqlen_kv = 4096};
+      run.ceilings["mma_sync"] = {{1, 1, 1, {}}, "", "FLOP", 1e12};
       for (const StepChoice& step : all_steps()) {
         if (run.steps.size() < most) run.steps.push_back(timed(step.name.c_str(), timing));
       }
