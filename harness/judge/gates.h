@@ -11,7 +11,8 @@
 namespace flashsteps {
 
 // A correct kernel with FP32 accumulation stays well below: measured floors for N(0, 1) inputs are a third of
-// these or less, and doubling an error source shows.
+// these or less, and doubling an error source shows. Of gradients, whose summands are rounded as P and once
+// more as dS, they are half of these or less.
 struct Gates {
   double nrmse;           // ||o - ref|| / ||ref|| over the rows that see a key
   double row_nrmse;       // the same for the worst row
@@ -73,6 +74,15 @@ inline double cut_off(const Gates& gate, int head_dim, double score, double prod
 inline double lse_gate(const Gates& gate, int head_dim, int num_keys, double lse, double cut_off = 0) {
   return gate.lse_abs + (truncations(head_dim) + 3 * kTruncated) * std::abs(lse) + num_keys * 0x1p-27 +
          cut_off;
+}
+
+// Of a backward pass, P = exp(score - LSE) may be off by this part of itself. The two are FP32 numbers, about
+// as large as each other, and not divided by a sum that would be off as well: their products with log2(e),
+// and with the scale before, are each rounded by up to 2^-24. So are sums on the way to the score, which are
+// as large as that, or as the root of the sum of its squared products; other than FP32 additions, tensor
+// cores truncate them. `is_sum`: of more products than one.
+inline double error_of_p(int head_dim, double lse, double products, bool is_sum) {
+  return 4 * 0x1p-24 * std::abs(lse) + (is_sum ? truncations(head_dim) : 0) * (std::abs(lse) + products);
 }
 
 // Of the type's unit roundoff. Truncating P or O shortens O by 0.7 of it.
