@@ -236,6 +236,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
       if (!is_first) shared.ring_q.warp_release(step - 1, lane_id);
       mask_transposed<CAUSAL>(acc_s, params, work, warpgroup_row);
       const auto p = make_p_transposed<Element>(acc_s, of_queries, params.softmax_scale_log2);
+      if constexpr (HEAD_DIM == 64) finish_some_of(p);
 
       // dQ to shared memory while dP runs, and dS while dV runs, which has the registers of its operand until
       // it is complete.
