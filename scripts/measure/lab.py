@@ -33,7 +33,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "problem": (ctypes.c_void_p, ctypes.c_char_p, *4 * (ctypes.c_void_p,)),
     "check": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p),
     "outputs": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p),
-    "judge": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_bool),
+    "judge": (ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_bool),
     "timer": (ctypes.c_void_p, Launch, Record, Launch, ctypes.c_bool),
     "step_timer": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_bool),
     "ceiling": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t),
@@ -206,8 +206,9 @@ class Case(Thing):
         super().__init__(lab.library, said["case"])
         self.problem: dict[str, Any] = said["problem"]
         self.default: str | None = said["default"]  # the step, or step@configuration, that attention() takes on a GPU
-        # q, k and v; and in FP8 their scales, [batch, num_heads_kv] in FP32. Strides are in elements.
-        names = ("q", "k", "v", "q_descale", "k_descale", "v_descale")
+        # q, k and v; in FP8 their scales, [batch, num_heads_kv] in FP32; of a backward pass o, d_o and, in FP32, lse.
+        # Strides are in elements.
+        names = ("q", "k", "v", "q_descale", "k_descale", "v_descale", "o", "d_o", "lse")
         self.tensors: dict[str, dict[str, Any]] = {name: said[name] for name in names if name in said}
 
     def check(self, step: str, modes: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
@@ -228,10 +229,12 @@ class Case(Thing):
         asked(self.library.outputs(self.number, step.encode(), o.ctypes.data, lse.ctypes.data))
         return o, lse
 
-    def judge(self, o: int, lse: int | None, runs_identical: bool = True) -> dict[str, Any]:
+    def judge(self, outputs: Sequence[int], lse: int | None, runs_identical: bool = True) -> dict[str, Any]:
         """As check() says it, of what somebody else's kernel has left: addresses of contiguous arrays on the device,
-        [batch, heads, rows, head_dim]. Without lse, rows that see no key are not judged."""
-        return asked(self.library.judge(self.number, o, lse, runs_identical))
+        [batch, heads, rows, head_dim], of o or, of a backward pass, of dq, dk and dv. Without lse, rows of o and dq
+        that see no key are not judged."""
+        addresses = (ctypes.c_void_p * len(outputs))(*outputs)
+        return asked(self.library.judge(self.number, addresses, lse, runs_identical))
 
     def step_timer(self, step: str, cold_l2: bool = False) -> Timer:
         return Timer(self, asked(self.library.step_timer(self.number, step.encode(), cold_l2)))
