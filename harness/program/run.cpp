@@ -110,7 +110,9 @@ int run_steps(const Options& options) {
         {"rounds", options.rounds},
         {"l2", options.cold_l2 ? "cold: flushed before every launch, outside of its time"
                                : "warm: no flush between launches"},
-        {"flops", "4 * head_dim * unmasked (query, key) pairs over batch and query heads"}};
+        {"flops",
+         "4 * head_dim * unmasked (query, key) pairs over batch and query heads, and 2.5 times as many of "
+         "a backward pass"}};
   }
   for (const Problem& problem : problems) results.run_of(problem);
   results.save();
