@@ -48,6 +48,15 @@ inline std::array<CallTensor, 4> tensors_of(const AttentionCall& c) {
            {"O", c.o, c.batch, c.num_heads_q, c.seqlen_q, c.head_dim * o_bytes, o_bytes}}};
 }
 
+// What a backward pass has besides.
+inline std::array<CallTensor, 4> gradients_of(const AttentionCall& c) {
+  const size_t bytes = element_bytes(c.dtype), row_bytes = c.head_dim * bytes;
+  return {{{"dO", c.d_o, c.batch, c.num_heads_q, c.seqlen_q, row_bytes, bytes},
+           {"dQ", c.dq, c.batch, c.num_heads_q, c.seqlen_q, row_bytes, bytes},
+           {"dK", c.dk, c.batch, c.num_heads_kv, c.seqlen_kv, row_bytes, bytes},
+           {"dV", c.dv, c.batch, c.num_heads_kv, c.seqlen_kv, row_bytes, bytes}}};
+}
+
 // How many numbers lie between the first scale and the last one, both included.
 inline int64_t descale_extent(const AttentionCall& c, const Descale& descale) {
   return (c.batch - 1) * descale.batch_stride + (c.num_heads_kv - 1) * descale.head_stride + 1;
@@ -63,6 +72,9 @@ inline std::vector<CallMemory> memory_of(const AttentionCall& c) {
   std::vector<CallMemory> memory;
   for (const CallTensor& tensor : tensors_of(c))
     memory.push_back({tensor.name, tensor.begin(), tensor.extent()});
+  for (const CallTensor& tensor : gradients_of(c)) {
+    if (c.backward) memory.push_back({tensor.name, tensor.begin(), tensor.extent()});
+  }
   if (c.lse != nullptr)
     memory.push_back({"LSE", c.lse, sizeof(float) * c.batch * c.num_heads_q * c.seqlen_q});
   if (c.kv_lengths != nullptr)

@@ -43,7 +43,12 @@ AttentionCall shape_of_call(const Problem& p) {
           .page_table = page_table_of(p),
           .fast = p.fast,
           .fp8_cache = p.fp8_cache,
-          .quantize = p.quantize};
+          .quantize = p.quantize,
+          .backward = p.backward,
+          .d_o = view(plan.d_o, p.dtype),
+          .dq = view(plan.dq, p.dtype),
+          .dk = view(plan.dk, p.dtype),
+          .dv = view(plan.dv, p.dtype)};
 }
 
 DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
@@ -51,16 +56,23 @@ DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
   const Problem& p = workload.problem();
   if (backend.emulator() != nullptr) backend.emulator()->set_num_sms(p.num_sms);
   const TensorPlan &host = workload.plan(), device = plan_on_device(p);
-  const auto& elements = device.input_elements;
-  const bool fused = elements.size() == 1;
-  inputs_.push_back(
-      make_buffer(fused ? "the fused qkv tensor" : "q", host.q, device.q, elements[0], p.dtype));
-  if (!fused) {
-    inputs_.push_back(make_buffer("k", host.k, device.k, elements[1], p.kv_dtype()));
-    inputs_.push_back(make_buffer("v", host.v, device.v, elements[2], p.kv_dtype()));
-  }
-  o_ = make_buffer("o", host.o, device.o, device.output_elements, output_type(p.dtype));
-  lse_ = allocate(device.lse_elements * sizeof(float));
+  const auto make_buffers = [&](const std::vector<PlannedTensor>& tensors,
+                                const std::vector<int64_t>& elements, DType first_type, DType other_type) {
+    std::vector<Buffer> buffers;
+    for (const auto& [name, at] : tensors) {
+      const int number = (device.*at).buffer;
+      if (number < int(buffers.size()))  // the others' too
+        buffers[number].name = "the fused qkv tensor";
+      else
+        buffers.push_back(
+            make_buffer(name, host.*at, device.*at, elements[number], number == 0 ? first_type : other_type));
+    }
+    return buffers;
+  };
+  inputs_ = make_buffers(inputs_of(p), device.input_elements, p.dtype, p.kv_dtype());
+  outputs_ = make_buffers(outputs_of(p), device.output_elements, output_type(p.dtype), output_type(p.dtype));
+  const size_t lse_bytes = device.lse_elements * sizeof(float);
+  lse_ = {"lse", allocate(lse_bytes), {{0, 0, lse_bytes}}};
   if (p.kv_lengths != KvLengths::kFull) call_.kv_lengths = uploaded(workload.kv_lengths());
   if (p.kv_dtype() == DType::kE4m3) {
     const auto scales = [&](const std::vector<float>& numbers) {
@@ -80,8 +92,14 @@ DeviceTensors::DeviceTensors(Backend& backend, Workload& workload)
   in(call_.q, inputs_[device.q.buffer]);
   in(call_.k, inputs_[device.k.buffer]);
   in(call_.v, inputs_[device.v.buffer]);
-  in(call_.o, o_);
-  if (p.lse && !p.earlier) call_.lse = static_cast<float*>(lse_) + kGuardElements;
+  in(call_.o, (p.backward ? inputs_ : outputs_)[device.o.buffer]);
+  if (p.backward) {
+    in(call_.d_o, inputs_[device.d_o.buffer]);
+    in(call_.dq, outputs_[device.dq.buffer]);
+    in(call_.dk, outputs_[device.dk.buffer]);
+    in(call_.dv, outputs_[device.dv.buffer]);
+  }
+  if (p.lse && !p.earlier) call_.lse = static_cast<float*>(lse_.memory) + kGuardElements;
   if (p.earlier) {
     const EarlierResult& earlier = workload.earlier();
     call_.earlier = {static_cast<float*>(allocate(earlier.o.size() * sizeof(float) + kGuardBytes)),
@@ -146,6 +164,10 @@ void DeviceTensors::upload_inputs(bool only_unreadable) {
     }
     buffer.checksum = checksum_of(buffer);
   }
+  if (workload_.problem().backward) {
+    upload(lse_, workload_.lse());
+    lse_.checksum = checksum_of(lse_);
+  }
   const std::vector<int>& table = workload_.page_table();
   if (!table.empty())
     backend_.upload(const_cast<int*>(call_.page_table.pages), table.data(), table.size() * sizeof(int));
@@ -190,14 +212,14 @@ void DeviceTensors::poison(Poison poison) {
     upload_guarded(call_.earlier.lse, earlier.lse.data(), earlier.lse.size() * sizeof(float));
   }
   const Outputs poisoned(workload_.problem(), poison);
-  upload(o_, poisoned.o);
-  backend_.upload(lse_, poisoned.lse.data(), poisoned.lse.size());
+  for (size_t i = 0; i < outputs_.size(); ++i) upload(outputs_[i], poisoned.buffers[i]);
+  if (!workload_.problem().backward) upload(lse_, poisoned.lse);
 }
 
 Outputs DeviceTensors::download_outputs() const {
   Outputs outputs(workload_.problem(), poison_);
-  download(outputs.o, o_);
-  backend_.download(outputs.lse.data(), lse_, outputs.lse.size());
+  for (size_t i = 0; i < outputs_.size(); ++i) download(outputs.buffers[i], outputs_[i]);
+  if (!workload_.problem().backward) download(outputs.lse, lse_);
   if (workload_.problem().earlier) {
     outputs.earlier = workload_.earlier();
     for (const auto& [to, from] :
@@ -256,10 +278,13 @@ std::string DeviceTensors::changed_input() {
         return "rows of the earlier result that are not the call's were modified";
     }
   }
-  for (const Buffer& input : inputs_) {
-    if (checksum_of(input) == input.checksum) continue;
+  std::vector<const Buffer*> inputs;
+  for (const Buffer& input : inputs_) inputs.push_back(&input);
+  if (workload_.problem().backward) inputs.push_back(&lse_);
+  for (const Buffer* const input : inputs) {
+    if (checksum_of(*input) == input->checksum) continue;
     upload_inputs(/*only_unreadable=*/false);  // or all that come after would pay for it
-    return input.name + " was modified: inputs are read-only";
+    return input->name + " was modified: inputs are read-only";
   }
   if (call_.kv_lengths != nullptr && !holds(call_.kv_lengths, workload_.kv_lengths()))
     return "kv_lengths was modified: inputs are read-only";

@@ -20,6 +20,7 @@ class DeviceTensors {
 
   const AttentionCall& call() const { return call_; }
   const Problem& problem() const { return workload_.problem(); }
+  const Workload& workload() const { return workload_; }
   // From now on, call() is one for this step: with its configuration, and with a workspace and counters if it
   // needs them. Earlier calls keep theirs.
   void prepare_for(const Step& step, int configuration);
@@ -65,12 +66,11 @@ class DeviceTensors {
   Poison poison_ = Poison::kNan;
   AttentionCall call_{};
   std::vector<void*> allocations_;
-  std::vector<Buffer> inputs_;
-  Buffer o_;
-  void* workspace_ = nullptr;  // of all steps
+  std::vector<Buffer> inputs_, outputs_;  // by their numbers in the plan
+  Buffer lse_{};                          // an output, and an input of a backward pass
+  void* workspace_ = nullptr;             // of all steps
   size_t workspace_capacity_ = 0;
   unsigned* counters_ = nullptr;  // of all steps that use some
-  void* lse_ = nullptr;
 };
 
 // The call without memory: enough for refusal() and describe().

@@ -75,6 +75,15 @@ inline double lse_gate(const Gates& gate, int head_dim, int num_keys, double lse
          cut_off;
 }
 
+// Of a backward pass, P = exp(score - LSE) may be off by this part of itself. The two are FP32 numbers, about
+// as large as each other, and not divided by a sum that would be off as well: their products with log2(e),
+// and with the scale before, are each rounded by up to 2^-24. So are sums on the way to the score, which are
+// as large as that, or as the root of the sum of its squared products; other than FP32 additions, tensor
+// cores truncate them. `is_sum`: of more products than one.
+inline double error_of_p(int head_dim, double lse, double products, bool is_sum) {
+  return 4 * 0x1p-24 * std::abs(lse) + (is_sum ? truncations(head_dim) : 0) * (std::abs(lse) + products);
+}
+
 // Of the type's unit roundoff. Truncating P or O shortens O by 0.7 of it.
 constexpr double kBias = 0.15;
 

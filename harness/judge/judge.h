@@ -13,7 +13,8 @@ namespace flashsteps {
 struct Validation {
   bool pass = false;
   std::string message;  // empty when it passes
-  double nrmse = 0, max_abs = 0;
+  // Of several outputs, each of these is of the one that comes closest to its gate.
+  double nrmse = 0, gate_nrmse = 0, max_abs = 0;
   double worst_row_nrmse = 0, gate_row = 0;  // of the row whose error is the largest part of its gate
   std::optional<double> lse_max_abs;         // where there is an lse
   // The worst element's error, in units of what roundings of P and O to the type may add up to there; at most
@@ -23,6 +24,7 @@ struct Validation {
   // truncation does not. Not judged where it says nothing: fp32, and inputs in which many scores are equal.
   std::optional<double> bias;
   double gate_bias = 0;
+  std::map<std::string, double> nrmse_of;  // by output
   // The NRMSE that rounding the inputs has caused, of which the kernel's is free: for people, not judged.
   std::optional<double> quantization_nrmse;
   int64_t nonfinite = 0, rows_checked = 0;
@@ -42,17 +44,15 @@ Validation judge(const Workload& workload, const std::vector<ReferenceRow>& refe
 // `problem` is problem_of(call).
 Validation judge_call(const AttentionCall& call, const Problem& problem);
 
-// The whole output against another step's, every row: NRMSE and worst row as in `gates`, lse within twice its
-// gate (each may be off by one). Empty when close enough.
-std::string compare_outputs(const Workload& workload, const Outputs& outputs, const Outputs& trusted);
+// All of the outputs against `other`, which `whose` names ("v01_scalar's"), every row: NRMSE and worst row as
+// in `gates`, lse within twice its gate (each may be off by one). Empty when close enough.
+std::string compare_outputs(const Workload& workload, const Outputs& outputs, const Outputs& other,
+                            const std::string& whose = "v01_scalar's");
 
-// The first row of o or lse that is not the same in both, bit by bit.
+// The first row of an output, or of lse, that is not the same in both, bit by bit.
 std::optional<RowId> first_difference(const Problem& problem, const Outputs& one, const Outputs& other);
 
-// Of a row of o, for people.
+// Of a row of an output, for people.
 std::string place(const Problem& problem, const RowId& row);
-
-// fp32 rounds neither P nor O. Its other gates find an element that is off by 1 % anyway.
-bool has_roundings(const Problem& problem);
 
 }  // namespace flashsteps

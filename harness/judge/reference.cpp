@@ -12,6 +12,7 @@
 #include "harness/base/element.h"
 #include "harness/base/heartbeat.h"
 #include "harness/base/random.h"
+#include "harness/judge/dot.h"
 #include "harness/judge/gates.h"
 
 namespace flashsteps {
@@ -19,20 +20,10 @@ namespace {
 
 constexpr int64_t kMaxSampledRows = 1024;
 constexpr double kCheapProducts = 5e8;  // about a third of a second on one core
-constexpr uint64_t kRowStream = 200;
+constexpr uint64_t kRowStream = 200, kKeyStream = 300;
 
 // Rows that share K and V are worked on together, so that a key is fetched from memory once for all of them.
 constexpr size_t kMostRowsAtOnce = 8;
-constexpr int kLanes = 8;  // independent partial sums, so that the loop vectorises without reordering a sum
-
-template <typename Sum>
-Sum dot(const float* a, const float* b, int n) {
-  Sum sums[kLanes] = {};
-  for (int d = 0; d < n; d += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) sums[lane] += Sum(a[d + lane] * b[d + lane]);
-  }
-  return std::accumulate(sums, sums + kLanes, Sum(0));
-}
 
 double norm_of_products(const float* a, const float* b, int n) {
   double squares = 0;
@@ -196,34 +187,72 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
 
 }  // namespace
 
-std::vector<RowId> choose_rows(const Problem& p) {
-  const double products = double(p.num_rows()) * p.seqlen_kv * p.head_dim * 2;
-  if (p.num_rows() <= kMaxSampledRows || products <= kCheapProducts) {
-    const auto rows = p.rows();
-    return {rows.begin(), rows.end()};
-  }
+// At most so many of the rows [batch, heads, num_rows].
+static std::vector<RowId> sample(const Problem& p, uint64_t stream, int heads, int num_rows, int64_t most) {
+  const Rows all(p.batch, heads, num_rows);
+  if (int64_t(all.size()) <= most) return {all.begin(), all.end()};
   std::set<RowId> chosen;
-  const int b0 = int(random_bits(p.seed, kRowStream, 0) % p.batch);
-  const int h0 = int(random_bits(p.seed, kRowStream, 1) % p.num_heads_q);
+  const int b0 = int(random_bits(p.seed, stream, 0) % p.batch);
+  const int h0 = int(random_bits(p.seed, stream, 1) % heads);
   chosen.insert({b0, h0, 0});
-  chosen.insert({b0, h0, p.seqlen_q - 1});
+  chosen.insert({b0, h0, num_rows - 1});
   // Half of the rows at most: with very long sequences the edges are thinned out evenly.
-  const int num_edges = (p.seqlen_q - 1) / 64;
-  const int stride = std::max(1, int((num_edges * 2 + kMaxSampledRows / 2 - 1) / (kMaxSampledRows / 2)));
+  const int num_edges = (num_rows - 1) / 64;
+  const int stride = std::max(1, int((num_edges * 2 + most / 2 - 1) / (most / 2)));
   for (int edge = 1; edge <= num_edges; edge += stride) {
     chosen.insert({b0, h0, edge * 64 - 1});
     chosen.insert({b0, h0, edge * 64});
   }
-  const int64_t num_heads = int64_t(p.batch) * p.num_heads_q;
-  for (uint64_t draw = 0; int64_t(chosen.size()) < kMaxSampledRows; ++draw) {
+  const int64_t num_heads = int64_t(p.batch) * heads;
+  for (uint64_t draw = 0; int64_t(chosen.size()) < most; ++draw) {
     const int64_t head = int64_t(draw) % num_heads;  // every head in turn, a random row of it
-    chosen.insert({int(head / p.num_heads_q), int(head % p.num_heads_q),
-                   int(random_bits(p.seed, kRowStream, 2 + draw) % p.seqlen_q)});
+    chosen.insert(
+        {int(head / heads), int(head % heads), int(random_bits(p.seed, stream, 2 + draw) % num_rows)});
   }
   return {chosen.begin(), chosen.end()};
 }
 
+std::vector<RowId> choose_rows(const Problem& p) {
+  const double products = double(p.num_rows()) * p.seqlen_kv * p.head_dim * 2;
+  const bool cheap = p.num_rows() <= kMaxSampledRows || products <= kCheapProducts;
+  if (!p.backward)
+    return sample(p, kRowStream, p.num_heads_q, p.seqlen_q, cheap ? p.num_rows() : kMaxSampledRows);
+  constexpr int64_t kMostRows = 1 << 17;  // in memory, of all outputs
+  const bool all = 2.5 * products <= kCheapProducts && p.num_output_rows() <= kMostRows;
+  const int64_t most = all ? kMostRows : kMaxSampledRows;
+  std::vector<RowId> rows = sample(p, kRowStream, p.num_heads_q, p.seqlen_q, most);
+  const std::vector<RowId> keys = sample(p, kKeyStream, p.num_heads_kv, p.seqlen_kv, all ? most : most / 2);
+  for (const int output : {1, 2}) {
+    for (const RowId& key : keys) rows.push_back({key.b, key.h, key.i, output});
+  }
+  return rows;
+}
+
+bool is_cheap_on_the_cpu(const Problem& p) {
+  return double(p.num_rows()) * p.seqlen_kv * p.head_dim * 2 <= 16 * kCheapProducts;
+}
+
+static std::vector<ReferenceRow> reference_attention(const Workload& w, const std::vector<RowId>& ids);
+
+void set_forward_results(Workload& w) {
+  constexpr int64_t kAtOnce = 4096;  // rows take memory
+  const Rows rows = w.problem().rows();
+  for (int64_t begin = 0; begin < w.problem().num_rows(); begin += kAtOnce) {
+    std::vector<RowId> ids;
+    for (int64_t row = begin; row < std::min(begin + kAtOnce, w.problem().num_rows()); ++row)
+      ids.push_back(rows[row]);
+    for (const ReferenceRow& row : reference_attention(w, ids)) {
+      const std::vector<float> o(row.o.begin(), row.o.end());
+      w.set_forward_result(row.id, o.data(), float(row.lse));
+    }
+  }
+}
+
 std::vector<ReferenceRow> reference_rows(const Workload& w, const std::vector<RowId>& ids) {
+  return w.problem().backward ? reference_gradients(w, ids) : reference_attention(w, ids);
+}
+
+static std::vector<ReferenceRow> reference_attention(const Workload& w, const std::vector<RowId>& ids) {
   const Problem& p = w.problem();
   const int group = p.num_heads_q / p.num_heads_kv;
   std::vector<ReferenceRow> rows;

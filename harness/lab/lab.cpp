@@ -54,13 +54,13 @@ struct Case : Thing {
   }
   // On a GPU, where it can run and is right. Not of given inputs, of which all rows have a reference.
   const Outputs* whole_output() {
-    const Step* const v01 = find_step(kTrustedStep, backend.kind());
-    if (backend.kind() != BackendKind::kCuda || v01 == nullptr || workload.problem().earlier || is_given())
+    const Step* const step = find_step(trusted_step(workload.problem()), backend.kind());
+    if (backend.kind() != BackendKind::kCuda || step == nullptr || workload.problem().earlier || is_given())
       return nullptr;
     if (!is_trusted) {
-      tensors.prepare_for(*v01, AttentionCall::kChosenByStep);
-      is_trusted = backend.refusal(*v01, tensors.call()).empty() &&
-                   validate(backend, *v01, tensors, workload, rows(), nullptr, {{}, {}}).pass;
+      tensors.prepare_for(*step, AttentionCall::kChosenByStep);
+      is_trusted = backend.refusal(*step, tensors.call()).empty() &&
+                   validate(backend, *step, tensors, workload, rows(), nullptr, {{}, {}}).pass;
       if (*is_trusted) trusted = tensors.download_outputs();
     }
     return trusted ? &*trusted : nullptr;
@@ -239,7 +239,7 @@ const char* lab_order(int contenders, int round) {
 const char* lab_problem(Lab* lab, const char* problem, void* q, void* k, void* v, const int* kv_lengths) {
   return answer([&] {
     const Problem p = problem_from_json(json::parse(problem));
-    if (q == nullptr) return described(std::make_shared<Case>(*lab, Workload(p)));
+    if (q == nullptr) return described(std::make_shared<Case>(*lab, workload_of(*lab->backend, p)));
     AttentionCall call = shape_of_call(p);
     call.q = bhsd_view(q, p.num_heads_q, p.seqlen_q, p.head_dim);
     call.k = bhsd_view(k, p.num_heads_kv, p.seqlen_kv, p.head_dim);
@@ -271,7 +271,8 @@ const char* lab_estimates(const char* problem, int num_sms, double memory_bytes_
 // Runs a step as `flashsteps check` does, and judges it. `modes` are the emulator's, as in a request: jobs.h.
 const char* lab_check(Case* made, const char* step_name, const char* modes) {
   return answer([&]() -> json {
-    const Outputs* const trusted = std::string(step_name) == kTrustedStep ? nullptr : made->whole_output();
+    const bool is_trusted = std::string(step_name) == trusted_step(made->workload.problem());
+    const Outputs* const trusted = is_trusted ? nullptr : made->whole_output();
     try {
       const Step& step = prepared(*made, step_name);
       return verdict(validate(made->backend, step, made->tensors, made->workload, made->rows(), trusted,
@@ -294,7 +295,7 @@ const char* lab_outputs(Case* made, const char* step_name, char* o, float* lse) 
     const Outputs outputs = made->tensors.download_outputs();
     const size_t bytes = p.head_dim * element_bytes(output_type(p.dtype));
     for (const RowId row : p.rows()) {
-      std::memcpy(o, outputs.o_row(row), bytes);
+      std::memcpy(o, outputs.row(row), bytes);
       o += bytes;
       *lse++ = outputs.lse_at(row);
     }

@@ -25,9 +25,10 @@ struct Axes {
   std::vector<std::vector<Value>> values;
   std::vector<DType> dtypes;
   size_t batch_axis;
-  bool fp8_cache, quantize;
+  bool fp8_cache, quantize, backward;
 
-  explicit Axes(const StepInfo& step) : fp8_cache(step.fp8_cache), quantize(step.quantizes) {
+  explicit Axes(const StepInfo& step)
+      : fp8_cache(step.fp8_cache), quantize(step.quantizes), backward(step.backward) {
     // One tile of 64 rows and less, two, several; six, the last of them ragged. Of longer tiles: see
     // more_rows().
     add(&Problem::seqlen_q, {1, 2, 63, 64, 65, 128, 200, 257, 330});
@@ -64,14 +65,20 @@ struct Axes {
     for (const auto& [text, value] : kInputsNames) {
       const bool of_fp8 = value == Inputs::kMean || value == Inputs::kOutliers ||
                           value == Inputs::kChannels || value == Inputs::kNeedle;
-      if (of_fp8 && !step.dtypes.has(DType::kE4m3) && !fp8_cache && !quantize) continue;
+      // Of a backward pass, too: in dP - D the mean of V cancels, and where one key has all the weight, all
+      // does.
+      const bool cancels = value == Inputs::kMean || value == Inputs::kOutliers || value == Inputs::kNeedle;
+      if (of_fp8 && !(step.backward && cancels) && !step.dtypes.has(DType::kE4m3) && !fp8_cache && !quantize)
+        continue;
       const bool of_scales = value == Inputs::kZeroKeys || value == Inputs::kSpike;
       if (of_scales && !quantize) continue;
       if (!is_steep(value) && value != Inputs::kLeaps) inputs.push_back(value);
     }
     add(&Problem::inputs, inputs);
     add(&Problem::given_scale, {0, 1, 0.05});
-    add(&Problem::lse, step.no_lse ? std::vector{false} : std::vector{true, false});
+    add(&Problem::lse, step.no_lse     ? std::vector{false}
+                       : step.backward ? std::vector{true}
+                                       : std::vector{true, false});
     if (step.merges) values.back().push_back([](Problem& p) { p.earlier = true; });
     if (step.pages) add(&Problem::page_size, {0, 1, 16, 64, 128, 256});
   }
@@ -83,7 +90,7 @@ struct Axes {
   }
 
   Problem build(const Choice& c) const {
-    Problem p{.fp8_cache = fp8_cache, .quantize = quantize};
+    Problem p{.fp8_cache = fp8_cache, .quantize = quantize, .backward = backward};
     for (size_t a = 0; a < c.size(); ++a) values[a][c[a]](p);
     return p;
   }
@@ -195,12 +202,14 @@ void shared_tiles(std::vector<Problem>& sample) {
 // head_dims: only long sums of one sign show that FP8 products were summed with too few bits. And with some
 // outliers, most of a row's weight lies in weights that are too small for the normal numbers of e4m3.
 void many_keys(const StepInfo& step, std::vector<Problem>& sample) {
-  const int rows = step.part == Part::kMemory ? 1 : step.purpose == Purpose::kDecode ? 16 : 64;
+  const bool is_scalar = step.part == Part::kMemory || (step.backward && step.dtypes.has(DType::kFp32));
+  const int rows = is_scalar ? 1 : step.purpose == Purpose::kDecode ? 16 : 64;
   const bool of_fp8 = step.quantizes || (step.dtypes.has(DType::kE4m3) && !step.dtypes.has(DType::kFp16));
   sample.push_back({.seqlen_q = rows,
                     .seqlen_kv = 17000,
                     .causal = true,
                     .inputs = of_fp8 ? Inputs::kMean : Inputs::kNormal});
+  if (step.backward) sample.push_back({.seqlen_q = 17000, .seqlen_kv = rows});  // dK and dV: as many queries
   if (!of_fp8) return;
   sample.push_back({.seqlen_q = rows, .seqlen_kv = 4096, .head_dim = 128, .inputs = Inputs::kMean});
   sample.push_back({.seqlen_q = rows, .seqlen_kv = 17000, .inputs = Inputs::kOutliers});
@@ -300,7 +309,8 @@ std::vector<Problem> covering_sample(const StepInfo& step) {
   many_keys(step, sample);
   large_growth(sample);
   if (step.fp8_cache) beyond_fp16(sample);
-  if (step.workspace_bytes != nullptr && step.purpose != Purpose::kDecode) shared_tiles(sample);
+  if (step.workspace_bytes != nullptr && step.purpose != Purpose::kDecode && !step.backward)
+    shared_tiles(sample);
   // Nearly all P of a row are small numbers of e4m3, below 2^-6, and together they count.
   if (axes.dtypes.front() == DType::kE4m3 && !step.fast)
     sample.push_back({.seqlen_q = 64, .seqlen_kv = 17000, .inputs = Inputs::kSpike, .given_scale = 0.0104});
@@ -312,6 +322,7 @@ std::vector<Problem> covering_sample(const StepInfo& step) {
     p.lse &= !step.no_lse;
     p.fp8_cache = step.fp8_cache;
     p.quantize = step.quantizes;
+    p.backward = step.backward;
   }
   std::erase_if(sample, [](const Problem& p) { return !shape_error(p).empty(); });
   for (size_t i = 0; i < sample.size(); ++i) sample[i].seed = i + 1;

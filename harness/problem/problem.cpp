@@ -69,6 +69,7 @@ std::string Problem::label() const {
   if (fast) text += " fast=yes";
   if (fp8_cache) text += " cache=e4m3";
   if (quantize) text += " quantize=yes";
+  if (backward) text += " backward=yes";
   if (num_sms != 0) text += " num_sms=" + std::to_string(num_sms);
   if (given_scale != 0) text += " softmax_scale=" + format(kNineDigits, given_scale);
   if (seed != 1) text += " seed=" + std::to_string(seed);
@@ -122,6 +123,10 @@ int Problem::visible_keys(int row, int kv_len) const {
   return causal ? std::clamp(row + 1 + (kv_len - seqlen_q), 0, kv_len) : kv_len;
 }
 
+int Problem::first_query(int key, int kv_len) const {
+  return causal ? std::clamp(key - (kv_len - seqlen_q), 0, seqlen_q) : 0;
+}
+
 double Problem::flops() const {
   double pairs = 0;
   for (const int kv_len : draw_kv_lengths()) {
@@ -131,7 +136,26 @@ double Problem::flops() const {
     pairs +=
         causal ? (double(kv_len) * (kv_len + 1.0) - hidden * (hidden + 1.0)) / 2 : double(seqlen_q) * kv_len;
   }
-  return 4.0 * head_dim * num_heads_q * pairs;
+  return (backward ? 10.0 : 4.0) * head_dim * num_heads_q * pairs;
+}
+
+std::vector<std::string> Problem::output_names() const {
+  if (backward) return {"dq", "dk", "dv"};
+  return {"o"};
+}
+
+Rows Problem::rows_of_output(int output) const {
+  return output == 0 ? Rows(batch, num_heads_q, seqlen_q) : Rows(batch, num_heads_kv, seqlen_kv, output);
+}
+
+int64_t Problem::num_output_rows() const {
+  return num_rows() + (backward ? 2 * int64_t(rows_of_output(1).size()) : 0);
+}
+
+RowId Problem::output_row(int64_t number) const {
+  if (number < num_rows()) return rows()[number];
+  const int64_t of_keys = number - num_rows(), keys = int64_t(rows_of_output(1).size());
+  return rows_of_output(1 + int(of_keys / keys))[of_keys % keys];
 }
 
 double Problem::kv_bytes() const {
@@ -182,7 +206,7 @@ std::string shape_error(const Problem& p) {
   // Scores near 100 have no digits left for the gates of fp32 to judge.
   const bool large = p.inputs == Inputs::kShifted || p.inputs == Inputs::kOffset ||
                      p.inputs == Inputs::kLeaps || is_steep(p.inputs);
-  if (large && p.dtype == DType::kFp32)
+  if ((large || (p.backward && p.inputs == Inputs::kHuge)) && p.dtype == DType::kFp32)
     return "inputs '" + name(p.inputs) +
            "' are for fp16 and bf16: rounding of such scores alone exceeds the gates of fp32";
   if (p.quantize && p.dtype != DType::kFp16 && p.dtype != DType::kBf16)
@@ -202,6 +226,11 @@ std::string shape_error(const Problem& p) {
   if (p.fp8_cache && p.inputs == Inputs::kLeaps)
     return "inputs 'leaps' are not for K in e4m3, which rounds the leaps";
   if (p.fast && p.dtype != DType::kE4m3) return "only e4m3 has fast approximations";
+  const bool has_more = p.page_size != 0 || !p.lse || p.earlier || p.fp8_cache || p.quantize;
+  if (p.backward && (has_more || p.dtype == DType::kE4m3))
+    return "a backward pass is for fp32, fp16 and bf16, with a log-sum-exp, without pages, an earlier result "
+           "or "
+           "e4m3";
   if (p.earlier && !p.lse)
     return "an earlier result has a log-sum-exp, which the call replaces: it cannot be unwanted";
   const double product = moved_by(p.inputs) / p.softmax_scale();

@@ -57,15 +57,17 @@ enum class KvLengths {
 // A row of a [batch, heads, rows, head_dim] tensor.
 struct RowId {
   int b, h, i;
+  int output = 0;  // of which one, where several are meant: see Problem::output_names()
   auto operator<=>(const RowId&) const = default;
 };
 // All of its rows, numbered batch by batch and head by head. (No view: clang 14 cannot compile libstdc++'s.)
 class Rows {
  public:
-  Rows(int batch, int heads, int rows) : heads_(heads), rows_(rows), size_(size_t(batch) * heads * rows) {}
+  Rows(int batch, int heads, int rows, int output = 0)
+      : heads_(heads), rows_(rows), output_(output), size_(size_t(batch) * heads * rows) {}
   size_t size() const { return size_; }
   RowId operator[](int64_t number) const {
-    return {int(number / rows_ / heads_), int(number / rows_ % heads_), int(number % rows_)};
+    return {int(number / rows_ / heads_), int(number / rows_ % heads_), int(number % rows_), output_};
   }
 
   RowId back() const { return (*this)[int64_t(size_) - 1]; }
@@ -75,7 +77,7 @@ class Rows {
   Iterator end() const;
 
  private:
-  int heads_, rows_;
+  int heads_, rows_, output_;
   size_t size_;
 };
 
@@ -133,6 +135,7 @@ struct Problem {
   bool fast = false;       // an approximation will do: AttentionCall::fast
   bool fp8_cache = false;  // K and V are in e4m3, and q in dtype: AttentionCall::fp8_cache
   bool quantize = false;   // the step rounds q, k and v to e4m3: AttentionCall::quantize
+  bool backward = false;   // the gradients of q, k and v are wanted: AttentionCall::backward
   int num_sms = 0;         // that the emulator says it has; 0: as few as it has otherwise. No GPU cares
   double given_scale = 0;  // softmax_scale, of 9 digits; 0: 1 / sqrt(head_dim)
   uint64_t seed = 1;
@@ -159,14 +162,22 @@ struct Problem {
   int max_pages() const;  // columns of the page table: some seeds leave more than the longest sequence needs
   // Keys that query `row` sees: 0 .. visible_keys - 1. The same rule as AttentionParams::visible_keys.
   int visible_keys(int row, int kv_len) const;
+  // The first query that sees a key below kv_len, as all after it do. As BackwardParams::first_query.
+  int first_query(int key, int kv_len) const;
   // 4 * head_dim * unmasked (query, key) pairs over batch and query heads: a multiply and an add in each of
-  // two products.
+  // two products. A backward pass has five.
   double flops() const;
   // Of all keys and values below their lengths, once: what has to come out of memory, next to which q and o
   // are little where there are few queries. (Every key is seen by some query, the last one.)
   double kv_bytes() const;
   Rows rows() const { return {batch, num_heads_q, seqlen_q}; }  // of q and o
   int64_t num_rows() const { return int64_t(rows().size()); }
+  // What a step writes besides the log-sum-exp, numbered as in RowId::output: o, or the gradients.
+  std::vector<std::string> output_names() const;
+  Rows rows_of_output(int output) const;
+  // The rows of all outputs, those of the first one first.
+  int64_t num_output_rows() const;
+  RowId output_row(int64_t number) const;
   float softmax_scale() const;
 };
 

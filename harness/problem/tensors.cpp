@@ -29,10 +29,11 @@ enum Stream : uint64_t {
   kEarlierO = 9,
   kOutlier = 10,  // and the three after it
   kNeedle = 14,
-  kSpike = 15  // and the three after it
+  kSpike = 15,  // and the three after it
+  kDO = 20      // and kOutlier after it
 };
 
-// Its strides are still to come.
+// Its strides are still to come, and in layout `qkv` it may end in another buffer.
 Placement tensor(const Problem& p, bool is_query, int buffer) {
   const bool in_pages = !is_query && p.page_size != 0;
   return {.buffer = buffer,
@@ -89,14 +90,20 @@ void place_far(Placement& t, int first, int64_t aligned) {
   *strides[far] = next + ((int64_t(1) << 31) / std::max<int64_t>(count[far] - 1, 1) / aligned + 1) * aligned;
 }
 
-void set_sizes(TensorPlan& plan) {
+void set_sizes(const Problem& p, TensorPlan& plan) {
   const auto elements = [](const Placement& t) {
     return t.at({t.batch - 1, t.heads - 1, t.rows - 1}) + t.head_dim + kGuardElements;
   };
-  plan.input_elements.assign(plan.v.buffer + 1, 0);
-  for (const Placement& t : {plan.q, plan.k, plan.v})
-    plan.input_elements[t.buffer] = std::max(plan.input_elements[t.buffer], elements(t));
-  plan.output_elements = elements(plan.o);
+  const auto measure = [&](std::vector<int64_t>& sizes, const std::vector<PlannedTensor>& tensors) {
+    sizes.clear();
+    for (const PlannedTensor& tensor : tensors) {
+      const Placement& t = plan.*tensor.at;
+      sizes.resize(std::max<size_t>(sizes.size(), t.buffer + 1));
+      sizes[t.buffer] = std::max(sizes[t.buffer], elements(t));
+    }
+  };
+  measure(plan.input_elements, inputs_of(p));
+  measure(plan.output_elements, outputs_of(p));
 }
 
 // What head h's queries and keys look like in the `structured` inputs. `position` counts keys; queries are
@@ -238,6 +245,12 @@ void fill_input_poison(std::span<unsigned char> bytes, Poison poison, DType dtyp
     fill_poison(bytes, poison);
 }
 
+// Of a row's log-sum-exp, in bytes.
+size_t lse_offset(const Problem& p, RowId row) {
+  const int64_t index = (int64_t(row.b) * p.num_heads_q + row.h) * p.seqlen_q + row.i;
+  return (kGuardElements + index) * sizeof(float);
+}
+
 // To at least `value`.
 void raise(std::atomic<float>& most, float value) {
   for (float now = most; now < value && !most.compare_exchange_weak(now, value);) {
@@ -255,17 +268,39 @@ void parallel_for(int64_t count, const std::function<void(int64_t, int64_t)>& fn
   fn(0, count / num_threads);
 }
 
+std::vector<PlannedTensor> inputs_of(const Problem& p) {
+  std::vector<PlannedTensor> all{{"q", &TensorPlan::q}, {"k", &TensorPlan::k}, {"v", &TensorPlan::v}};
+  if (p.backward) all.insert(all.end(), {{"o", &TensorPlan::o}, {"d_o", &TensorPlan::d_o}});
+  return all;
+}
+
+std::vector<PlannedTensor> outputs_of(const Problem& p) {
+  if (!p.backward) return {{"o", &TensorPlan::o}};
+  return {{"dq", &TensorPlan::dq}, {"dk", &TensorPlan::dk}, {"dv", &TensorPlan::dv}};
+}
+
 TensorPlan plan_tensors(const Problem& p) {
-  TensorPlan plan;
-  plan.q = tensor(p, true, 0);
-  plan.k = tensor(p, false, 1);
-  plan.v = tensor(p, false, 2);
-  plan.o = tensor(p, true, 0);
+  TensorPlan plan{};
   plan.lse_elements = p.num_rows() + 2 * kGuardElements;
+  std::vector<Placement*> tensors;
+  const auto add = [&](Placement& t, bool is_query, int buffer) {
+    t = tensor(p, is_query, buffer);
+    tensors.push_back(&t);
+  };
+  add(plan.q, true, 0);
+  add(plan.k, false, 1);
+  add(plan.v, false, 2);
+  add(plan.o, true, p.backward ? 3 : 0);
+  if (p.backward) {
+    add(plan.d_o, true, 4);
+    add(plan.dq, true, 0);
+    add(plan.dk, false, 1);
+    add(plan.dv, false, 2);
+  }
   // Where there are gaps, each tensor has pitches of its own, so that a kernel that takes another one's goes
   // wrong.
   int number = 0;
-  for (Placement* const t : {&plan.q, &plan.k, &plan.v, &plan.o}) {
+  for (Placement* const t : tensors) {
     const int64_t aligned = aligned_elements(input_type(p, t->buffer));
     ++number;
     switch (p.layout) {
@@ -286,19 +321,23 @@ TensorPlan plan_tensors(const Problem& p) {
       case Layout::kFar:
         place_bhsd(*t, 2 * kMargin, 0);
         break;
-      case Layout::kQkv:
-        if (t == &plan.o) {
+      case Layout::kQkv: {
+        if (t == &plan.o || t == &plan.d_o) {
           place_bshd(*t, t->heads, t->rows);
+          if (p.backward) t->buffer = t == &plan.o ? 1 : 2;
           break;
         }
-        // One tensor for all three; the shorter of q and kv leaves its remaining rows unused.
+        // One tensor for all three, and one for their gradients; the shorter of q and kv leaves its remaining
+        // rows unused.
+        const int slice = number <= 3 ? number - 1 : number - 6;  // of q, k and v, or of dq, dk and dv
         place_bshd(*t, p.num_heads_q + 2 * p.num_heads_kv, std::max(p.seqlen_q, p.seqlen_kv));
-        t->offset += (number > 1 ? p.num_heads_q + (number - 2) * p.num_heads_kv : 0) * p.head_dim;
+        t->offset += (slice > 0 ? p.num_heads_q + (slice - 1) * p.num_heads_kv : 0) * p.head_dim;
         t->buffer = 0;
         break;
+      }
     }
   }
-  set_sizes(plan);
+  set_sizes(p, plan);
   return plan;
 }
 
@@ -309,13 +348,20 @@ TensorPlan plan_on_device(const Problem& p) {
   place_far(plan.k, 1, aligned_elements(p.kv_dtype()));
   place_far(plan.v, 0, aligned_elements(p.kv_dtype()));
   place_far(plan.o, 0, aligned_elements(p.dtype));
-  set_sizes(plan);
+  if (p.backward) {
+    place_far(plan.d_o, 1, aligned_elements(p.dtype));
+    place_far(plan.dq, 0, aligned_elements(p.dtype));
+    place_far(plan.dk, 2, aligned_elements(p.dtype));
+    place_far(plan.dv, 1, aligned_elements(p.dtype));
+  }
+  set_sizes(p, plan);
   return plan;
 }
 
 double total_bytes(const Problem& problem, const TensorPlan& plan) {
-  double total =
-      double(plan.output_elements) * element_bytes(output_type(problem.dtype)) + 4.0 * plan.lse_elements;
+  double total = 4.0 * plan.lse_elements;
+  for (const int64_t elements : plan.output_elements)
+    total += double(elements) * element_bytes(output_type(problem.dtype));
   for (size_t i = 0; i < plan.input_elements.size(); ++i)
     total += double(plan.input_elements[i]) * element_bytes(input_type(problem, int(i)));
   return total;
@@ -336,6 +382,7 @@ Problem problem_of(const AttentionCall& call) {
   p.fast = call.fast && call.dtype == DType::kE4m3;
   p.fp8_cache = call.fp8_cache;
   p.quantize = call.quantize;
+  p.backward = call.backward;
   if (call.softmax_scale != p.softmax_scale()) p.given_scale = nine_digits(call.softmax_scale);
   if (call.kv_lengths != nullptr) {
     p.kv_lengths = KvLengths::kGiven;
@@ -345,6 +392,10 @@ Problem problem_of(const AttentionCall& call) {
   const auto [q_tensor, k_tensor, v_tensor, o_tensor] = tensors_of(call);
   const double q = largest_of(p, "q", q_tensor, false), k = largest_of(p, "k", k_tensor, true),
                v = largest_of(p, "v", v_tensor, true);
+  if (p.backward) {
+    largest_of(p, "o", o_tensor, false);
+    largest_of(p, "d_o", gradients_of(call)[0], false);
+  }
   constexpr double kLimit = std::numeric_limits<float>::max();
   if (q * k * p.head_dim > kLimit)
     throw std::invalid_argument("q: holds values of up to " + format("%.3g", q) + ", and k of up to " +
@@ -367,13 +418,20 @@ Workload::Workload(const Problem& problem, const AttentionCall& given)
     : problem_(problem), plan_(plan_tensors(problem)), kv_lengths_(problem.draw_kv_lengths()) {
   allocate();
   const auto tensors = tensors_of(given);
-  const Placement* const places[] = {&plan_.q, &plan_.k, &plan_.v};
-  for (size_t t = 0; t < std::size(places); ++t) {
-    const auto rows = places[t]->all_rows();
+  const auto copy = [&](const Placement& to, const CallTensor& from) {
+    const auto rows = to.all_rows();
     for (int64_t row = 0; row < int64_t(rows.size()); ++row) {
-      if (readable_row(*places[t], rows[row]))
-        std::memcpy(const_cast<void*>(at(*places[t], rows[row])), tensors[t].row(row), tensors[t].row_bytes);
+      if (readable_row(to, rows[row]))
+        std::memcpy(const_cast<void*>(at(to, rows[row])), from.row(row), from.row_bytes);
     }
+  };
+  copy(plan_.q, tensors[0]);
+  copy(plan_.k, tensors[1]);
+  copy(plan_.v, tensors[2]);
+  if (problem_.backward) {
+    copy(plan_.o, tensors[3]);
+    copy(plan_.d_o, gradients_of(given)[0]);
+    std::memcpy(&lse_[kGuardElements * sizeof(float)], given.lse, problem_.num_rows() * sizeof(float));
   }
   if (problem_.quantize) find_quantizers();
   if (problem_.kv_dtype() != DType::kE4m3) return;
@@ -394,7 +452,24 @@ void Workload::allocate() {
     inputs_.emplace_back(n * element_bytes(dtype));
     fill_input_poison(inputs_.back(), poison_, dtype);
   }
+  if (problem_.backward) {
+    lse_.resize(plan_.lse_elements * sizeof(float));
+    fill_poison(lse_, poison_);
+  }
   find_unreadable();
+}
+
+void Workload::set_forward_result(RowId row, const float* o, float lse) {
+  const size_t bytes = element_bytes(problem_.dtype);
+  unsigned char* const to = inputs_[plan_.o.buffer].data() + plan_.o.at(row) * bytes;
+  for (int d = 0; d < problem_.head_dim; ++d) store_element(problem_.dtype, to + d * bytes, o[d]);
+  std::memcpy(&lse_[lse_offset(problem_, row)], &lse, sizeof lse);
+}
+
+float Workload::lse_at(RowId row) const {
+  float lse;
+  std::memcpy(&lse, &lse_[lse_offset(problem_, row)], sizeof lse);
+  return lse;
 }
 
 void Workload::make_earlier() {
@@ -425,6 +500,11 @@ bool Workload::poison(Poison poison) {
     for (const auto [begin, end] : unreadable_[i])
       fill_input_poison(std::span(inputs_[i]).subspan(begin, end - begin), poison_,
                         input_type(problem_, int(i)));
+  }
+  if (problem_.backward) {
+    constexpr size_t kBand = kGuardElements * sizeof(float);
+    fill_poison(std::span(lse_).first(kBand), poison_);
+    fill_poison(std::span(lse_).last(kBand), poison_);
   }
   if (problem_.page_size != 0) make_page_table();
   return true;
@@ -460,17 +540,18 @@ std::optional<RowId> Workload::key_at(RowId place) const {
 }
 
 std::optional<RowId> Workload::readable_row(const Placement& tensor, RowId place) const {
-  return &tensor == &plan_.q ? place : key_at(place);
+  return is_of_keys(tensor) ? key_at(place) : place;
 }
 
 void Workload::find_unreadable() {
   std::vector<std::vector<Stretch>> readable(inputs_.size());
-  for (const Placement* const t : {&plan_.q, &plan_.k, &plan_.v}) {
-    const size_t bytes = element_bytes(input_type(problem_, t->buffer));
-    std::vector<Stretch>& stretches = readable[t->buffer];
-    for (const RowId row : t->all_rows()) {
-      if (!readable_row(*t, row)) continue;
-      const size_t begin = t->at(row) * bytes, end = begin + t->head_dim * bytes;
+  for (const PlannedTensor& planned : inputs_of(problem_)) {
+    const Placement& t = plan_.*planned.at;
+    const size_t bytes = element_bytes(input_type(problem_, t.buffer));
+    std::vector<Stretch>& stretches = readable[t.buffer];
+    for (const RowId row : t.all_rows()) {
+      if (!readable_row(t, row)) continue;
+      const size_t begin = t.at(row) * bytes, end = begin + t.head_dim * bytes;
       if (!stretches.empty() && stretches.back().end == begin)
         stretches.back().end = end;
       else
@@ -528,7 +609,7 @@ Workload Workload::before_quantization() const {
 void Workload::generate() {
   const auto for_rows = [&](const Placement& tensor, auto&& make_row, auto&& use) {
     const auto places = tensor.all_rows();
-    const int64_t rows_of_head = &tensor == &plan_.q ? problem_.seqlen_q : problem_.seqlen_kv;
+    const int64_t rows_of_head = is_of_keys(tensor) ? problem_.seqlen_kv : problem_.seqlen_q;
     parallel_for(int64_t(places.size()), [&](int64_t begin, int64_t end) {
       std::vector<float> values(problem_.head_dim);
       for (int64_t place = begin; place < end; ++place) {
@@ -577,7 +658,7 @@ void Workload::generate() {
   enum Ramp { kUp, kDown, kConstant };  // constant: all keys of the head are one
   const auto ramp = [&](RowId row) { return Ramp((row.b + row.h + problem_.seed) % 3); };
   const auto key_coordinate = [&](RowId row) -> float {
-    const auto [b, h, i] = row;
+    const auto [b, h, i, output] = row;
     switch (problem_.inputs) {
       // The sign changes a tile's length at a time: exp() overflows unless the running maximum is subtracted,
       // and that has to be updated.
@@ -623,6 +704,10 @@ void Workload::generate() {
     if (problem_.inputs == Inputs::kSpike) put_spike(problem_, kV, row, index, kv_lengths_[row.b], values);
     for (int d = 0; problem_.inputs == Inputs::kMean && d < problem_.head_dim; ++d) values[d] += 2;
   });
+  if (!problem_.backward) return;
+  std::vector<float> none;
+  fill(plan_.d_o, none,
+       [&](RowId, int64_t index, float* values) { normal_row(problem_, kDO, index, values); });
 }
 
 const void* Workload::at(const Placement& tensor, RowId row) const {
@@ -656,44 +741,53 @@ size_t Workload::descale_at(const Placement& tensor, RowId row) const {
 
 Outputs::Outputs(const Problem& problem, Poison poison)
     : problem_(problem), plan_(plan_tensors(problem)), poison_(poison) {
-  o.resize(plan_.output_elements * element_bytes(output_type(problem.dtype)));
+  for (const int64_t elements : plan_.output_elements) {
+    buffers.emplace_back(elements * element_bytes(output_type(problem.dtype)));
+    fill_poison(buffers.back(), poison_);
+  }
+  if (problem.backward) return;
   lse.resize(plan_.lse_elements * sizeof(float));
-  fill_poison(o, poison_);
   fill_poison(lse, poison_);
 }
 
 Outputs::Outputs(const Problem& problem, const AttentionCall& call) : Outputs(problem) {
-  const CallTensor from = tensors_of(call)[3];
-  const auto rows = problem.rows();
-  for (int64_t row = 0; row < int64_t(rows.size()); ++row)
-    std::memcpy(const_cast<void*>(o_row(rows[row])), from.row(row), from.row_bytes);
-  if (problem.lse) std::memcpy(&lse[kGuardElements * sizeof(float)], call.lse, rows.size() * sizeof(float));
+  for (int output = 0; output < int(problem.output_names().size()); ++output) {
+    const CallTensor from = problem.backward ? gradients_of(call)[1 + output] : tensors_of(call)[3];
+    const Rows rows = problem.rows_of_output(output);
+    for (int64_t number = 0; number < int64_t(rows.size()); ++number)
+      std::memcpy(const_cast<void*>(row(rows[number])), from.row(number), from.row_bytes);
+  }
+  if (has_lse())
+    std::memcpy(&lse[kGuardElements * sizeof(float)], call.lse, problem.num_rows() * sizeof(float));
 }
 
-const void* Outputs::o_row(RowId row) const {
-  return o.data() + plan_.o.at(row) * element_bytes(output_type(problem_.dtype));
+const void* Outputs::row(RowId id) const {
+  static const std::vector<PlannedTensor> kForward = outputs_of({}),
+                                          kBackward = outputs_of({.backward = true});
+  const Placement& t = plan_.*(problem_.backward ? kBackward : kForward)[id.output].at;
+  return buffers[t.buffer].data() + t.at(id) * element_bytes(output_type(problem_.dtype));
 }
 
-void Outputs::zero_row(RowId row) {
-  std::memset(const_cast<void*>(o_row(row)), 0,
-              problem_.head_dim * element_bytes(output_type(problem_.dtype)));
+void Outputs::zero_row(RowId id) {
+  std::memset(const_cast<void*>(row(id)), 0, problem_.head_dim * element_bytes(output_type(problem_.dtype)));
 }
 
 float Outputs::lse_at(RowId row) const {
   if (problem_.earlier) return earlier.lse[EarlierResult::at(problem_, row)];
   float value;
-  const int64_t index =
-      kGuardElements + (int64_t(row.b) * problem_.num_heads_q + row.h) * problem_.seqlen_q + row.i;
-  std::memcpy(&value, lse.data() + index * sizeof(float), sizeof(float));
+  std::memcpy(&value, &lse[lse_offset(problem_, row)], sizeof value);
   return value;
 }
 
 std::string Outputs::damage() {
   const size_t bytes = element_bytes(output_type(problem_.dtype));
   const auto rows = problem_.rows();
-  for (const RowId row : rows)
-    fill_poison(std::span(o).subspan(plan_.o.at(row) * bytes, problem_.head_dim * bytes), poison_);
-  fill_poison(std::span(lse).subspan(kGuardElements * sizeof(float), rows.size() * sizeof(float)), poison_);
+  for (int64_t number = 0; number < problem_.num_output_rows(); ++number) {
+    void* const at = const_cast<void*>(row(problem_.output_row(number)));
+    fill_poison({static_cast<unsigned char*>(at), problem_.head_dim * bytes}, poison_);
+  }
+  if (!problem_.backward)
+    fill_poison(std::span(lse).subspan(kGuardElements * sizeof(float), rows.size() * sizeof(float)), poison_);
 
   const auto first_change = [this](const std::vector<unsigned char>& data) -> int64_t {
     for (size_t i = 0; i + 1 < data.size(); i += 2) {
@@ -709,9 +803,20 @@ std::string Outputs::damage() {
     return tensor + " was written in a gap between rows (element offset " + std::to_string(element - first) +
            ")";
   };
-  if (const int64_t at = first_change(o); at >= 0) {
-    const int64_t last_row = plan_.o.at(rows.back());
-    return sentence("o", at / int64_t(bytes), plan_.o.offset, last_row + problem_.head_dim - 1);
+  const auto tensors = outputs_of(problem_);
+  for (size_t buffer = 0; buffer < buffers.size(); ++buffer) {
+    const int64_t at = first_change(buffers[buffer]);
+    if (at < 0) continue;
+    const bool fused = buffers.size() < tensors.size();
+    int64_t first = plan_.output_elements[buffer], last = 0;
+    for (const PlannedTensor& tensor : tensors) {
+      const Placement& t = plan_.*tensor.at;
+      if (t.buffer != int(buffer)) continue;
+      first = std::min(first, t.offset);
+      last = std::max(last, t.at(t.all_rows().back()) + t.head_dim - 1);
+    }
+    return sentence(fused ? "the fused tensor of dq, dk and dv" : tensors[buffer].name, at / int64_t(bytes),
+                    first, last);
   }
   if (const int64_t at = first_change(lse); at >= 0)
     return sentence("lse", at / 4, kGuardElements, kGuardElements + rows.size() - 1);

@@ -33,12 +33,19 @@ struct Placement {
 };
 
 struct TensorPlan {
-  Placement q, k, v;                    // in input buffers 0 .. input_elements.size() - 1
-  Placement o;                          // in an output buffer of its own
-  std::vector<int64_t> input_elements;  // per buffer, guard bands included
-  int64_t output_elements;
-  int64_t lse_elements;  // floats, guard bands included
+  Placement q, k, v;          // in input buffers
+  Placement o;                // in an output buffer; of a backward pass, in an input one
+  Placement d_o, dq, dk, dv;  // of a backward pass: an input and three outputs
+  std::vector<int64_t> input_elements, output_elements;  // per buffer, guard bands included
+  int64_t lse_elements;                                  // floats, guard bands included
 };
+// The tensors that a step reads, and those that it writes, as RowId::output numbers them.
+struct PlannedTensor {
+  const char* name;
+  Placement TensorPlan::*at;
+};
+std::vector<PlannedTensor> inputs_of(const Problem& problem);
+std::vector<PlannedTensor> outputs_of(const Problem& problem);
 
 // On the host. In layout `far` each row, with kMargin elements on either side, is somewhere else on the
 // device.
@@ -67,7 +74,8 @@ Problem problem_of(const AttentionCall& call);
 
 class Workload {
  public:
-  // Fills the inputs on all cores. The poison is NaN.
+  // Fills the inputs on all cores. The poison is NaN. Of a backward pass o and lse are poison, too, until
+  // set_forward_result() has been called for every row: see workload_of() in harness/judge/validate.h.
   explicit Workload(const Problem& problem);
   // Of Inputs::kGiven: with what this call on the host has.
   Workload(const Problem& problem, const AttentionCall& given);
@@ -90,6 +98,10 @@ class Workload {
   // [batch, max_pages], or nothing; poison where a sequence has no page any more.
   const std::vector<int>& page_table() const { return page_table_; }
   std::span<const unsigned char> input(int buffer) const { return inputs_[buffer]; }
+  // Of a backward pass: what the forward pass has left of a row. `o` is rounded to the type.
+  void set_forward_result(RowId row, const float* o, float lse);
+  std::span<const unsigned char> lse() const { return lse_; }
+  float lse_at(RowId row) const;
   const EarlierResult& earlier() const { return earlier_; }  // empty without Problem::earlier
 
   // One row of head_dim elements.
@@ -100,6 +112,8 @@ class Workload {
   void load_q(RowId row, float* values) const { load(plan_.q, row, row, values); }
   void load_k(RowId row, float* values) const { load(plan_.k, place_of(row), row, values); }
   void load_v(RowId row, float* values) const { load(plan_.v, place_of(row), row, values); }
+  void load_o(RowId row, float* values) const { load(plan_.o, row, row, values); }
+  void load_d_o(RowId row, float* values) const { load(plan_.d_o, row, row, values); }
   // Of q, k and v: [batch, num_heads_kv], or one for all; nothing where the type has no scales.
   const std::vector<float>& q_descales() const { return q_descales_; }
   const std::vector<float>& k_descales() const { return k_descales_; }
@@ -115,6 +129,7 @@ class Workload {
   // Where a key is in k and v, and which key is there, if one is; of a key at or beyond the length, nothing.
   RowId place_of(RowId key) const;
   std::optional<RowId> key_at(RowId place) const;
+  bool is_of_keys(const Placement& tensor) const { return &tensor == &plan_.k || &tensor == &plan_.v; }
   // Which query or key is there, if a step may read it.
   std::optional<RowId> readable_row(const Placement& tensor, RowId place) const;
   const void* at(const Placement& tensor, RowId row) const;
@@ -131,6 +146,7 @@ class Workload {
   std::vector<RowId> first_keys_;        // of each page of the pool: b and i; b is -1 where it is nobody's
   std::vector<int> page_table_;
   std::vector<std::vector<unsigned char>> inputs_;
+  std::vector<unsigned char> lse_;                // of a backward pass: plan().lse_elements floats
   std::vector<std::vector<Stretch>> unreadable_;  // of each input
   std::vector<float> q_descales_, k_descales_, v_descales_;
   std::vector<Quantizer> q_quantizers_, k_quantizers_, v_quantizers_;  // [batch, num_heads_kv], or nothing
@@ -145,12 +161,12 @@ class Outputs {
   // What a call on the host has left, without its gaps.
   Outputs(const Problem& problem, const AttentionCall& call);
 
-  std::vector<unsigned char> o;  // plan().output_elements of output_type()
-  std::vector<unsigned char> lse;
-  EarlierResult earlier;  // with Problem::earlier: what the call has made of it
+  std::vector<std::vector<unsigned char>> buffers;  // plan().output_elements of output_type()
+  std::vector<unsigned char> lse;                   // nothing of a backward pass, which reads it
+  EarlierResult earlier;                            // with Problem::earlier: what the call has made of it
 
-  const void* o_row(RowId row) const;
-  bool has_lse() const { return problem_.lse; }
+  const void* row(RowId row) const;  // of output row.output
+  bool has_lse() const { return problem_.lse && !problem_.backward; }
   float lse_at(RowId row) const;
   void zero_row(RowId row);
   // The first byte outside the logical elements that changed, as a sentence; empty when none did. Overwrites

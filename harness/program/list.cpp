@@ -34,6 +34,7 @@ std::string describe(const StepChoice& step) {
   }
   if (info.fp8_cache) kind += ", with K and V in e4m3";
   if (info.quantizes) kind += ", rounded to e4m3";
+  if (info.backward) kind += "; computes gradients";
   const std::string needs =
       "rows must be aligned to " +
       (info.alignment_bytes ? std::to_string(info.alignment_bytes) + " bytes" : "their element") +
@@ -56,8 +57,8 @@ int list_steps(const Options& options) {
   }
   const Runner runner(options.backend, options.in_process, options.timeout_seconds);
   const std::vector<StepChoice>& steps = options.steps;
-  // Every step is asked about one problem of each kind, in which it may approximate and computes O alone. Of
-  // the last ones, two have K and V alone in FP8, and two are rounded to it.
+  // Every step is asked about one problem of each kind, in which it may approximate and computes O alone.
+  // Then come two that have K and V alone in FP8, two that are rounded to it, and six of a backward pass.
   std::vector<Problem> problems;
   for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32, DType::kE4m3}) {
     for (const int head_dim : {64, 128})
@@ -67,6 +68,10 @@ int list_steps(const Options& options) {
     problems.push_back({.head_dim = head_dim, .dtype = DType::kFp16, .fp8_cache = true});
   for (const int head_dim : {64, 128})
     problems.push_back({.head_dim = head_dim, .dtype = DType::kFp16, .quantize = true});
+  for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32}) {
+    for (const int head_dim : {64, 128})
+      problems.push_back({.head_dim = head_dim, .dtype = dtype, .backward = true});
+  }
   const Probed probed = runner.probe(problems, steps);
 
   std::vector<std::vector<std::string>> rows{
@@ -81,14 +86,17 @@ int list_steps(const Options& options) {
         if (bytes(kind) != "-") return bytes(kind);
       return std::string("-");
     };
-    rows.push_back(
-        {steps[s].name, any({0, 2}), any({1, 3}), bytes(4), bytes(5), any({6, 8, 10}), any({7, 9, 11})});
+    rows.push_back({steps[s].name, any({0, 2, 12, 14}), any({1, 3, 13, 15}), any({4, 16}), any({5, 17}),
+                    any({6, 8, 10}), any({7, 9, 11})});
 
     std::cout << describe(steps[s]);
     // Of the problem that comes closest to what the step computes: the first with a type that it knows.
     const auto knows = [&](DType dtype) { return steps[s].info->dtypes.has(dtype); };
     const size_t closest = steps[s].info->fp8_cache   ? 8
                            : steps[s].info->quantizes ? 10
+                           : steps[s].info->backward  ? (knows(DType::kFp16)   ? 12
+                                                         : knows(DType::kBf16) ? 14
+                                                                               : 16)
                            : knows(DType::kFp16)      ? 0
                            : knows(DType::kBf16)      ? 2
                            : knows(DType::kFp32)      ? 4

@@ -69,6 +69,7 @@ struct Axes {
   std::vector<int> page_sizes;
   std::vector<std::string> caches;
   bool causal = false, full = false, no_lse = false, earlier = false, fast = false, quantize = false;
+  bool backward = false;
   int num_sms = 0;
   uint64_t seed = 1;
   double scale = 0;
@@ -143,6 +144,8 @@ void add_problem_options(CLI::App* c, Axes& axes, Options& o) {
   c->add_flag("--earlier", axes.earlier, "merge the result with an earlier one, over other keys");
   c->add_flag("--fast", axes.fast, "e4m3: an approximation will do; q and k are at most 14");
   c->add_flag("--quantize", axes.quantize, "fp16 and bf16: the step rounds q, k and v to e4m3");
+  c->add_flag("--backward", axes.backward,
+              "the gradients of q, k and v, from those of o; o and lse are inputs");
   c->add_option("--num-sms", axes.num_sms, "emulator: on how many SMs steps think that they run")
       ->transform(in_range(1, 1024));
   c->add_option("--softmax-scale", axes.scale, "factor of the scores (default: 1 / sqrt(D))")
@@ -298,6 +301,7 @@ void set_call(const Axes& axes, Problem& p) {
   p.earlier = axes.earlier;
   p.fast = axes.fast;
   p.quantize = axes.quantize;
+  p.backward = axes.backward;
   p.num_sms = axes.num_sms;
   const double scale = nine_digits(axes.scale);
   if (scale != 0 && float(scale) != p.softmax_scale()) p.given_scale = scale;
@@ -386,10 +390,12 @@ void choose_problems(const CLI::App& command, Axes& axes, Options& o) {
   axes.no_lse |= !o.steps.empty() && std::ranges::all_of(o.steps, has_no_lse);
   const auto quantizes = [](const StepChoice& step) { return step.info->quantizes; };
   axes.quantize |= !o.steps.empty() && std::ranges::all_of(o.steps, quantizes);
+  const auto goes_backward = [](const StepChoice& step) { return step.info->backward; };
+  axes.backward |= !o.steps.empty() && std::ranges::all_of(o.steps, goes_backward);
   o.problems = problems_of_shapes(axes);
-  for (const char* const option :
-       {"--causal", "--full", "--dtype", "--layout", "--kv-lengths", "--inputs", "--page-size", "--seed",
-        "--no-lse", "--earlier", "--fast", "--cache", "--quantize", "--num-sms", "--softmax-scale"}) {
+  for (const char* const option : {"--causal", "--full", "--dtype", "--layout", "--kv-lengths", "--inputs",
+                                   "--page-size", "--seed", "--no-lse", "--earlier", "--fast", "--cache",
+                                   "--quantize", "--backward", "--num-sms", "--softmax-scale"}) {
     if (o.problems.empty() && was_given(command, option))
       throw UsageError(option + std::string(" needs a --shape or --grid"));
   }

@@ -60,7 +60,11 @@ std::string lacks_memory(const Problem& problem, const Device& device, double me
 
 std::vector<Problem> prepare_problems(const Options& options, const Runner& runner) {
   std::vector<Problem> problems = options.problems;
-  if (problems.empty()) problems = default_problems(runner.device().backend);
+  if (problems.empty()) {
+    problems = default_problems(runner.device().backend);
+    const auto goes_backward = [](const StepChoice& step) { return step.info->backward; };
+    for (Problem& problem : problems) problem.backward = std::ranges::all_of(options.steps, goes_backward);
+  }
   require_memory(problems, runner.device(), options);
   return problems;
 }

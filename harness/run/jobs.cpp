@@ -123,7 +123,9 @@ void probe(const json& request, const EmitEvent& emit) {
 // A problem's tensors and truth, kept while successive tasks ask for the same problem.
 struct Prepared {
   Prepared(Backend& backend, const json& problem_json)
-      : key(problem_json), workload(problem_from_json(problem_json)), tensors(backend, workload) {}
+      : key(problem_json),
+        workload(workload_of(backend, problem_from_json(problem_json))),
+        tensors(backend, workload) {}
   json key;
   Workload workload;
   DeviceTensors tensors;
@@ -137,7 +139,7 @@ std::string disturbance_of(Backend& backend, const Step& step, Prepared& prepare
   Problem other = prepared.workload.problem();
   if (other.earlier || total_bytes(other, plan_on_device(other)) > kMostBytes) return "";
   ++other.seed;
-  Workload workload(other);
+  Workload workload = workload_of(backend, other);
   DeviceTensors tensors(backend, workload);
   tensors.prepare_for(step, prepared.tensors.call().configuration);
   return disturbance(backend.gpu(), step, prepared.tensors, tensors);
@@ -165,14 +167,15 @@ void validate_tasks(const json& request, const EmitEvent& emit) {
       // On a GPU every element is compared, also those whose rows were not sampled for the reference.
       const bool compare = task.at("compare");
       if (compare && !prepared->trusted) {
-        const Step& v01 = *prepare_step(kTrustedStep, *backend, choice, prepared->tensors);
+        const Step& trusted = *prepare_step(trusted_step(problem), *backend, choice, prepared->tensors);
         prepared->tensors.poison(Poison::kNan);
-        backend->run(v01, prepared->tensors.call());
+        backend->run(trusted, prepared->tensors.call());
         prepared->trusted = prepared->tensors.download_outputs();
       }
       const Step& step = *prepare_step(step_name, *backend, choice, prepared->tensors);
       const AttentionCall& call = prepared->tensors.call();
       result.part = kPartNames[int(step.info.part)];
+      if (step.info.varies != nullptr) result.details["varies"] = step.info.varies;
       if (step.info.num_configurations() > 0) {
         result.configuration = step.info.configurations[configuration_of(step.info, call)];
         result.tuned = call.configuration != find_steps(step_name).front().configuration;

@@ -9,7 +9,8 @@
 //   events:  probe, with backend, no_cuda (why not, or ""), device, free_bytes, and per problem and step:
 //            refusals (a reason or ""), resources
 // validate
-//   request: job, backend, tasks (step, problem, compare), modes (of the emulator)
+//   request: job, backend, tasks (step, problem, compare: whole outputs, with those of trusted_step(), for
+//            problems that it passes), modes (of the emulator)
 //   events:  per task, in their order, begin, done (result)
 // bench
 //   request: job, backend, problem (if there are steps), steps (name: samples already taken), rounds,
@@ -36,10 +37,6 @@
 namespace flashsteps {
 
 using EmitEvent = std::function<void(const json&)>;
-
-// Simple enough to be believed, once it is checked itself: a task that says "compare" has its whole output
-// compared with this step's. The caller says so only for problems that this step passes.
-constexpr const char* kTrustedStep = "v01_scalar";
 
 struct JobOutcome {
   Status status = Status::kPass;  // or of the step at which it failed

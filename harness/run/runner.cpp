@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "harness/base/text.h"
+#include "harness/judge/validate.h"
 
 namespace flashsteps {
 
@@ -49,8 +50,7 @@ Probed Runner::probe(const std::vector<Problem>& problems, const std::vector<Ste
 
 void Runner::validate(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes,
                       const std::string& progress, const OnDone& done) {
-  if (device_.is_gpu() && find_step(kTrustedStep, BackendKind::kCuda) != nullptr)
-    establish_trust(tasks, modes);
+  if (device_.is_gpu()) establish_trust(tasks, modes);
   progress_.show(progress);
   run_tasks(tasks, modes, done);
 }
@@ -60,19 +60,20 @@ void Runner::establish_trust(const std::vector<Task>& tasks, const std::vector<E
   std::vector<Task> not_judged;
   std::set<std::string> labels;
   for (const Task& task : tasks) {
-    const std::string label = task.problem.label();
-    if (task.step != kTrustedStep && !task.problem.earlier && !trusted_.contains(label) &&
-        labels.insert(label).second)
-      not_judged.push_back({task.id, kTrustedStep, task.problem});
+    const std::string label = task.problem.label(), trusted = trusted_step(task.problem);
+    if (task.step != trusted && find_step(trusted, BackendKind::kCuda) != nullptr && !task.problem.earlier &&
+        !trusted_.contains(label) && labels.insert(label).second)
+      not_judged.push_back({task.id, trusted, task.problem});
   }
   if (not_judged.empty()) return;
-  progress_.show(std::string("checking ") + kTrustedStep + ", which the others are compared with");
+  progress_.show(std::string("checking ") + trusted_step(not_judged.front().problem) +
+                 ", which the others are compared with");
   run_tasks(not_judged, modes, [](int, const StepResult&) {});
 }
 
 void Runner::run_tasks(std::vector<Task> tasks, const std::vector<EmulatorMode>& modes, const OnDone& done) {
   const auto finish = [&](const Task& task, const StepResult& result) {
-    if (task.step == kTrustedStep) trusted_[task.problem.label()] = result.passed();
+    if (task.step == trusted_step(task.problem)) trusted_[task.problem.label()] = result.passed();
     done(task.id, result);
   };
   const auto give_up = [&](auto is_given_up, Status status, const std::string& message) {
@@ -94,7 +95,8 @@ void Runner::run_tasks(std::vector<Task> tasks, const std::vector<EmulatorMode>&
         {"job", "validate"}, {"tasks", json::array()}, {"modes", modes}, {"together", !in_process_}};
     for (const Task& task : tasks) {
       const auto trusted = trusted_.find(task.problem.label());
-      const bool compare = task.step != kTrustedStep && trusted != trusted_.end() && trusted->second;
+      const bool compare =
+          task.step != trusted_step(task.problem) && trusted != trusted_.end() && trusted->second;
       request["tasks"].push_back(
           {{"step", task.step}, {"problem", to_json(task.problem)}, {"compare", compare}});
     }

@@ -58,7 +58,7 @@ class Runner {
   Probed probe(const std::vector<Problem>& problems, const std::vector<StepChoice>& steps) const;
 
   // Calls done(id, result) once per task, whatever happens to the workers on the way. On a GPU, whole outputs
-  // are compared with kTrustedStep's, where it passes itself; if it has not been judged on a problem yet, it
+  // are compared with trusted_step()'s, where it passes itself; if it has not been judged on a problem yet, it
   // is now, silently.
   using OnDone = std::function<void(int id, const StepResult& result)>;
   void validate(const std::vector<Task>& tasks, const std::vector<EmulatorMode>& modes,
@@ -74,7 +74,7 @@ class Runner {
   Progress progress_;
   Device device_;
   std::map<std::string, int> hangs_in_a_row_;  // of each step
-  std::map<std::string, bool> trusted_;        // problems on which kTrustedStep was run: whether it passed
+  std::map<std::string, bool> trusted_;        // problems on which trusted_step() was run: whether it passed
 };
 
 }  // namespace flashsteps

@@ -42,6 +42,7 @@ json to_json(const Problem& p) {
   if (p.fast) record["fast"] = "yes";
   if (p.fp8_cache) record["cache"] = name(p.kv_dtype());
   if (p.quantize) record["quantize"] = "yes";
+  if (p.backward) record["backward"] = "yes";
   if (p.num_sms != 0) record["num_sms"] = p.num_sms;
   if (p.given_scale != 0) record["softmax_scale"] = p.given_scale;
   return record;
@@ -55,6 +56,7 @@ Problem problem_from_json(const json& record) {
   p.fast = record.contains("fast");
   p.fp8_cache = record.contains("cache");
   p.quantize = record.contains("quantize");
+  p.backward = record.contains("backward");
   p.num_sms = record.value("num_sms", 0);
   p.given_scale = record.value("softmax_scale", 0.0);
   return p;

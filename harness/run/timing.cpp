@@ -99,7 +99,8 @@ std::map<std::string, Samples> time_ceilings(Runner& runner, int rounds) {
 std::string limit_of(const StepInfo& info, const Problem& problem) {
   if (is_decode(problem)) return kReadKv;
   if (info.part == Part::kDecode || info.part == Part::kFp8) return "";
-  if (info.part == Part::kHopper) return "wgmma";
+  if (info.part == Part::kHopper || (info.part == Part::kBackward && Architecture(info.needs_sm).exact))
+    return "wgmma";
   if (info.dtypes.has(DType::kFp32)) return "fma";  // tensor cores would round the inputs
   return "mma_sync";                                // WMMA is compiled to it, too
 }
@@ -129,7 +130,9 @@ Timing timing_of(const Samples& s, const Problem& problem, const Ceilings& ceili
           ceilings.contains(limit) ? limit : ""};
 }
 
-bool is_decode(const Problem& problem) { return purpose_of(shape_of_call(problem)) == Purpose::kDecode; }
+bool is_decode(const Problem& problem) {
+  return !problem.backward && purpose_of(shape_of_call(problem)) == Purpose::kDecode;
+}
 
 Rates rates_of(const Timing& timing, const Problem& problem, double peak_tflops, const Ceilings& ceilings) {
   // A fast call has a short time: the 10th percentile of rates is the 90th of times.

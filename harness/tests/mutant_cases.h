@@ -92,7 +92,7 @@ inline Validation validate_on(Backend& backend, const char* name, Workload& work
 
 inline Validation validate_named(Backend& backend, const char* name, const Problem& problem,
                                  const std::vector<EmulatorMode>& modes = {{}, {}}) {
-  Workload workload(problem);
+  Workload workload = workload_of(backend, problem);
   return validate_on(backend, name, workload, modes);
 }
 
@@ -354,7 +354,7 @@ inline int needles_found(Backend& backend, const char* name, const Problem& prob
     exact.load_q(query, row.data());
     const int needle = best_key(query, exact, &Workload::load_k, [](float q, float k) { return q * k; });
     needles.insert(needle);
-    load_elements(output_type(problem.dtype), outputs.o_row(query), problem.head_dim, row.data());
+    load_elements(output_type(problem.dtype), outputs.row(query), problem.head_dim, row.data());
     found += needle == best_key(query, workload, &Workload::load_v,
                                 [](float o, float v) { return -(o - v) * (o - v); });
   }
@@ -377,6 +377,82 @@ inline void check_needles(Backend& backend, int num_keys) {
   CHECK(needles_found(backend, "v01_scalar", p) == p.num_rows());
   CHECK(needles_found(backend, "mutant_e4m3_none", p) == p.num_rows());
   CHECK(needles_found(backend, "mutant_e4m3_keys_swapped", p) < p.num_rows());
+}
+
+// The backward pass: each on a problem that shows it, which has blocks of queries and of keys, a ragged end
+// of each, groups of heads, keys beyond a length and queries that see none.
+inline void check_backward_mutants(Backend& backend) {
+  const Problem plain{.batch = 2,
+                      .num_heads_q = 4,
+                      .num_heads_kv = 2,
+                      .seqlen_q = 70,
+                      .seqlen_kv = 140,
+                      .causal = true,
+                      .kv_lengths = KvLengths::kGiven,
+                      .backward = true,
+                      .given_lengths = {50, 130}};
+  Problem gapped = plain, padded = plain, full = plain;
+  gapped.layout = Layout::kGapped;
+  padded.causal = false;
+  full.causal = false;
+  full.kv_lengths = KvLengths::kFull;
+  full.given_lengths = {};
+  const EmulatorMode hostile{.async = "random", .hostile = true, .race_detector = true};
+  const bool is_emulator = backend.kind() == BackendKind::kEmulator;
+  const auto judged = [&](const std::string& name, Problem problem, DType dtype) {
+    problem.dtype = dtype;
+    return validate_named(backend, ("mutant_backward_" + name).c_str(), problem, {{}, hostile, hostile});
+  };
+  const std::string of_ds = "dv is right, and so is P: look at dP", of_p = "dv is wrong together with others";
+  const struct {
+    const char* name;
+    Problem problem;
+    std::string message;
+    bool emulator_only = false;  // a GPU need not show it in two runs
+  } cases[] = {
+      {"d_without_o", plain, of_ds},
+      {"ds_without_scale", plain, of_ds},
+      {"block_twice", plain, "dk is right, and so is dS: look at dS K"},
+      {"mask_in_p_alone", plain, of_ds},
+      {"lse_base_two", plain, of_p},
+      {"group_not_summed", plain, "dq is right, and so is dS: look at dS^T Q"},
+      {"last_block_dropped", plain, "dq is right, and so are P and dS: look at the sums over queries"},
+      {"diagonal_off", plain, of_p},
+      {"dv_as_dk", gapped, "dv"},
+      {"padding_kept", plain, "row(s) of dk were never written"},
+      {"padding_multiplied", padded, "element(s) of dq are NaN"},
+      {"empty_row_kept", plain, "row(s) of dq were never written"},
+      {"element_off", full, "an element is too far off: dk of batch"},
+      {"ds_truncated", full, "is P, dS or d"},
+      {"output_kept", plain, "memory that no step may read"},
+      {"d_o_modified", plain, "d_o was modified"},
+      {"lse_modified", plain, "lse was modified"},
+      {"past_the_end", plain, "dk was written 1 element(s) past its end"},
+      {"in_order_of_arrival", plain, "two runs on the same inputs differ, first at dk of batch", true},
+      {"varies_and_drops_some", plain, "dk"},
+  };
+  for (const DType dtype : {DType::kFp16, DType::kBf16, DType::kFp32}) {
+    for (const Problem& problem : {plain, gapped, padded, full}) {
+      const Validation control = judged("none", problem, dtype);
+      INFO("control: " << control.message);
+      CHECK((control.pass && control.runs_identical));
+    }
+    const Validation varying = judged("says_it_varies", plain, dtype);
+    INFO("varying: " << varying.message);
+    CHECK(varying.pass);
+    // In 16 bits the roundings of dK may hide the order.
+    if (is_emulator && dtype == DType::kFp32) CHECK_FALSE(varying.runs_identical);
+    for (const auto& c : cases) {
+      if (c.emulator_only && (!is_emulator || dtype != DType::kFp32)) continue;
+      const std::string name = c.name;
+      if (name == "ds_truncated" && dtype == DType::kFp32) continue;  // it has no such gate
+      if (name == "element_off" && dtype != DType::kFp16) continue;   // nor this one, and bf16 rounds by 1 %
+      const Validation v = judged(name, c.problem, dtype);
+      INFO(name << ", " << flashsteps::name(dtype) << ": " << v.message);
+      CHECK_FALSE(v.pass);
+      CHECK(v.message.find(c.message) != std::string::npos);
+    }
+  }
 }
 
 inline void check_mutants(Backend& backend) {

@@ -68,12 +68,18 @@ StepInfo that_quantizes() {
   return step;
 }
 
+StepInfo that_goes_backward() {
+  StepInfo step = with(true, true);
+  step.backward = true;
+  return step;
+}
+
 }  // namespace
 
 TEST_CASE("every value of every axis appears, and every feasible pair of values") {
   for (const StepInfo& step :
        {with(false, false, true), with(false, true), with(true, false), with(true, true, true),
-        with_e4m3_alone(), with_fp8_cache(), that_quantizes()}) {
+        with_e4m3_alone(), with_fp8_cache(), that_quantizes(), that_goes_backward()}) {
     const std::vector<Problem> sample = covering_sample(step);
     CHECK(sample.size() >= 60);
     CHECK(sample.size() <= (step.fp8_cache ? 160 : 150));  // it has more inputs
@@ -107,6 +113,10 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
       axes[9] = {"inputs=normal",    "inputs=sharp", "inputs=structured", "inputs=ramps",
                  "inputs=mean",      "inputs=spike", "inputs=outliers",   "inputs=channels",
                  "inputs=zero_keys", "inputs=needle"};
+    if (step.backward) {
+      axes[9].insert(axes[9].end(), {"inputs=mean", "inputs=outliers", "inputs=needle"});
+      axes[11] = {"lse=wanted"};
+    }
     if (step.pages) {
       axes[11].push_back("lse=merged");
       axes[3].push_back("kv_lengths=skewed");
@@ -119,6 +129,7 @@ TEST_CASE("every value of every axis appears, and every feasible pair of values"
       CHECK(step.dtypes.has(p.dtype));
       CHECK(p.fp8_cache == step.fp8_cache);
       CHECK(p.quantize == step.quantizes);
+      CHECK(p.backward == step.backward);
       const auto values = axes_of(p);
       for (const std::string& a : values)
         for (const std::string& b : values) seen.insert({a, b});

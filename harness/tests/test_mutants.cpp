@@ -19,6 +19,11 @@ TEST_CASE("the emulator's mutants with FP8 are rejected") {
   check_e4m3_mutants(*backend);
 }
 
+TEST_CASE("the emulator's mutants of the backward pass are rejected") {
+  const auto backend = make_emulator_backend();
+  check_backward_mutants(*backend);
+}
+
 TEST_CASE("the one key among thousands that has the answer is found in FP8 as often as in bf16") {
   const auto backend = make_emulator_backend();
   check_needles(*backend, 4096);

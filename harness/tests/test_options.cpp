@@ -71,6 +71,16 @@ TEST_CASE("--quantize is said of a problem") {
   CHECK(problem_from_json(to_json(o.problems[0])) == o.problems[0]);
 }
 
+TEST_CASE("--backward is said of a problem") {
+  const Options o = parse({"bench", "--grid", "paper", "--shape", "2,1,8,64", "--backward"});
+  REQUIRE(o.problems.size() == 13);
+  for (const Problem& p : o.problems) {
+    CHECK(p.backward);
+    CHECK(problem_from_json(to_json(p)) == p);
+  }
+  CHECK(o.problems[0].label() == "B=2 Hq=1 Hkv=1 Sq=8 Skv=8 D=64 fp16 full backward=yes");
+}
+
 TEST_CASE("--no-lse is said of a problem, whatever is done with it") {
   for (const char* const command : {"run", "check", "bench"}) {
     const Options o = parse({command, "--shape", "2,1,8,64", "--dtype", "e4m3", "--no-lse", "--fast"});
@@ -252,6 +262,9 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "--shape", "1,1,8,64", "--quantize", "--cache", "e4m3"}, "K and V in e4m3 cannot be rounded"},
       {{"run", "--shape", "1,1,8,64", "--quantize", "--inputs", "huge"}, "are not for e4m3"},
       {{"check", "--quantize"}, "--quantize needs a --shape or --grid"},
+      {{"run", "--shape", "1,1,8,64", "--backward", "--no-lse"},
+       "a backward pass is for fp32, fp16 and bf16, with"},
+      {{"run", "--shape", "1,1,8,64", "--backward", "--dtype", "e4m3"}, "a backward pass is for fp32, fp16"},
       {{"run", "--json", "/dev/null"}, "not a regular file"},
       {{"tune", "v01_scalar"}, "tune: v01_scalar has only one configuration"},
       {{"tune", "v14@all"}, "tune: v14_longest_first@128x64 is one configuration; name the step alone"},

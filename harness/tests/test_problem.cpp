@@ -77,6 +77,8 @@ TEST_CASE("FLOPs count the unmasked pairs") {
           for (int i = 0; i < q; ++i)
             for (int j = 0; j < kv_len; ++j) pairs += !causal || j <= i + kv_len - q;
         CHECK(p.flops() == 4.0 * 64 * 4 * pairs);
+        p.backward = true;
+        CHECK(p.flops() == 2.5 * 4.0 * 64 * 4 * pairs);
       }
     }
   }
@@ -107,27 +109,37 @@ TEST_CASE("kv_lengths stay in range and leave padding") {
 
 TEST_CASE("no two elements share a place, in any layout, and none lies in a guard band") {
   for (const auto& [text, layout] : kLayoutNames) {
-    INFO(text);
-    Problem p{
-        .batch = 2, .num_heads_q = 4, .num_heads_kv = 2, .seqlen_q = 5, .seqlen_kv = 9, .layout = layout};
-    const TensorPlan plan = plan_tensors(p);
-    std::set<std::pair<int, int64_t>> places;
-    size_t count = 0;
-    const auto visit = [&](const Placement& at, int heads, int rows, int buffer, int64_t elements) {
-      for (int b = 0; b < p.batch; ++b)
-        for (int h = 0; h < heads; ++h)
-          for (int i = 0; i < rows; ++i)
+    for (const bool backward : {false, true}) {
+      INFO(text << ", backward " << backward);
+      const Problem p{.batch = 2,
+                      .num_heads_q = 4,
+                      .num_heads_kv = 2,
+                      .seqlen_q = 5,
+                      .seqlen_kv = 9,
+                      .layout = layout,
+                      .backward = backward};
+      const TensorPlan plan = plan_tensors(p);
+      std::set<std::pair<int, int64_t>> places;
+      size_t count = 0;
+      const auto visit = [&](const std::vector<PlannedTensor>& tensors, const std::vector<int64_t>& elements,
+                             int first_buffer) {
+        for (const auto& [name, member] : tensors) {
+          const Placement& t = plan.*member;
+          const bool is_of_keys = std::string("k v dk dv").find(name) != std::string::npos;
+          CHECK((t.heads == (is_of_keys ? 2 : 4) && t.rows == (is_of_keys ? 9 : 5)));
+          for (const RowId row : t.all_rows()) {
             for (int d = 0; d < p.head_dim; ++d, ++count) {
-              const int64_t place = at.at({b, h, i}) + d;
-              REQUIRE((place >= kGuardElements && place < elements - kGuardElements));
-              places.insert({buffer, place});
+              const int64_t place = t.at(row) + d;
+              REQUIRE((place >= kGuardElements && place < elements[t.buffer] - kGuardElements));
+              places.insert({first_buffer + t.buffer, place});
             }
-    };
-    visit(plan.q, 4, 5, plan.q.buffer, plan.input_elements[plan.q.buffer]);
-    visit(plan.k, 2, 9, plan.k.buffer, plan.input_elements[plan.k.buffer]);
-    visit(plan.v, 2, 9, plan.v.buffer, plan.input_elements[plan.v.buffer]);
-    visit(plan.o, 4, 5, 100, plan.output_elements);
-    CHECK(places.size() == count);
+          }
+        }
+      };
+      visit(inputs_of(p), plan.input_elements, 0);
+      visit(outputs_of(p), plan.output_elements, 100);
+      CHECK(places.size() == count);
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "harness/base/element.h"
 #include "harness/base/random.h"
@@ -152,6 +153,110 @@ TEST_CASE("the reference is attention") {
   }
 }
 
+// Of O = softmax(scale * Q K^T) V, sum(dO * O): whose derivatives the gradients are.
+TEST_CASE("the reference of the backward pass has the derivatives that finite differences have") {
+  for (const bool causal : {false, true}) {
+    for (const Inputs inputs : {Inputs::kNormal, Inputs::kSharp}) {
+      const Problem p{.batch = 2,
+                      .num_heads_q = 4,
+                      .num_heads_kv = 2,
+                      .seqlen_q = 5,
+                      .seqlen_kv = 7,
+                      .dtype = DType::kFp32,
+                      .causal = causal,
+                      .kv_lengths = KvLengths::kZeros,
+                      .layout = Layout::kQkv,
+                      .inputs = inputs,
+                      .backward = true,
+                      .given_scale = 0.2,
+                      .seed = 5};
+      INFO(p.label());
+      Workload w(p);
+      set_forward_results(w);
+      const size_t d = p.head_dim;
+      std::map<RowId, std::vector<double>> q, k, v, d_o;
+      const auto load = [&](auto& rows, RowId row, auto loader) {
+        std::vector<float> values(d);
+        (w.*loader)(row, values.data());
+        rows[row].assign(values.begin(), values.end());
+      };
+      for (const RowId row : p.rows()) {
+        load(q, row, &Workload::load_q);
+        load(d_o, row, &Workload::load_d_o);
+      }
+      for (const RowId key : Rows(p.batch, p.num_heads_kv, p.seqlen_kv)) {
+        if (key.i >= w.kv_lengths()[key.b]) continue;
+        load(k, key, &Workload::load_k);
+        load(v, key, &Workload::load_v);
+      }
+      const auto loss = [&](int b, int h_kv) {  // of the heads that read these keys
+        double sum = 0;
+        for (const auto& [row, values] : q) {
+          if (row.b != b || row.h / 2 != h_kv) continue;
+          const int kv_len = w.kv_lengths()[row.b];
+          double weights = 0, weighted = 0;
+          for (int j = 0; j < kv_len; ++j) {
+            if (causal && j > row.i + kv_len - p.seqlen_q) continue;
+            double score = 0, product = 0;
+            for (size_t c = 0; c < d; ++c) {
+              score += values[c] * k[{b, h_kv, j}][c];
+              product += d_o[row][c] * v[{b, h_kv, j}][c];
+            }
+            const double weight = std::exp(score * 0.2f);
+            weights += weight;
+            weighted += weight * product;
+          }
+          if (weights > 0) sum += weighted / weights;
+        }
+        return sum;
+      };
+      size_t num_rows = 0;
+      for (const ReferenceRow& row : reference_rows(w, choose_rows(p))) {
+        RowId id = row.id;
+        id.output = 0;
+        auto& tensor = row.id.output == 0 ? q : row.id.output == 1 ? k : v;
+        ++num_rows;
+        if (row.id.output != 0 && row.id.i >= w.kv_lengths()[row.id.b]) {
+          CHECK((row.visible_keys == 0 && tensor.find(id) == tensor.end()));
+          for (const double x : row.o) CHECK(x == 0);
+          continue;
+        }
+        for (const size_t c : {size_t(0), size_t(17), d - 1}) {
+          double& x = tensor.at(id)[c];
+          const double step = 1e-4, before = x;
+          const int h_kv = row.id.output == 0 ? id.h / 2 : id.h;
+          x = before + step;
+          const double above = loss(id.b, h_kv);
+          x = before - step;
+          const double below = loss(id.b, h_kv);
+          x = before;
+          INFO("output " << row.id.output << ", row " << id.b << " " << id.h << " " << id.i << ", column "
+                         << c);
+          CHECK(row.o[c] == Approx((above - below) / (2 * step)).margin(3e-6).epsilon(3e-6));
+        }
+      }
+      CHECK(num_rows == size_t(p.num_output_rows()));
+    }
+  }
+}
+
+TEST_CASE("large backward passes are sampled: dk and dv at the same keys") {
+  const Problem p{.batch = 2,
+                  .num_heads_q = 16,
+                  .num_heads_kv = 4,
+                  .seqlen_q = 4096,
+                  .seqlen_kv = 8192,
+                  .head_dim = 128,
+                  .backward = true};
+  std::map<int, std::set<RowId>> by_output;
+  for (RowId row : choose_rows(p)) {
+    const int output = std::exchange(row.output, 0);
+    by_output[output].insert(row);
+  }
+  CHECK((by_output[0].size() == 1024 && by_output[1].size() == 512 && by_output[1] == by_output[2]));
+  CHECK(std::ranges::any_of(by_output[1], [](const RowId& key) { return key.i == 8191; }));
+}
+
 TEST_CASE("e4m3: each row says how far rounding the inputs has moved it") {
   Problem p{.num_heads_q = 2, .num_heads_kv = 2, .seqlen_q = 20, .seqlen_kv = 1, .dtype = DType::kE4m3};
   Problem before = p;
@@ -207,7 +312,8 @@ TEST_CASE("a quantizer has one scale for each head of k and v, of the rows that 
   check(true, 14, &Workload::load_q);
   check(false, 14, &Workload::load_k);
   check(false, 448, &Workload::load_v);
-  // One key may have so much of a row's weight that the others are hardly numbers of FP32. Their errors count.
+  // One key may have so much of a row's weight that the others are hardly numbers of FP32. Their errors
+  // count.
   for (const ReferenceRow& row : reference_rows(w, choose_rows(p)))
     for (int d = 0; d < p.head_dim; ++d) CHECK((row.rounding[d] > 0 || row.o[d] == 0));
   // Of what is 0, or nearly, the factor is finite.

@@ -34,7 +34,7 @@ struct Case {
     for (const ReferenceRow& row : reference) scale_row(row.id, factor);
   }
   char* element(const RowId& id, int d) {
-    const auto* row = static_cast<const char*>(outputs.o_row(id));
+    const auto* row = static_cast<const char*>(outputs.row(id));
     return const_cast<char*>(row) + d * element_bytes(output_type(workload.problem().dtype));
   }
   void store(const RowId& id, int d, float value) {

@@ -15,13 +15,15 @@ AXES = (
     ("fast", None),
     ("cache", None),
     ("quantize", None),
+    ("backward", None),
     ("num_sms", None),
     ("softmax_scale", None),
     ("seed", 1),
 )
 
 
-FLAGS = {"lse": "--no-lse", "earlier": "--earlier", "fast": "--fast", "quantize": "--quantize"}  # of axes without a value
+# Of axes without a value.
+FLAGS = {"lse": "--no-lse", "earlier": "--earlier", "fast": "--fast", "quantize": "--quantize", "backward": "--backward"}
 
 
 def axis_text(value: Any) -> str:
@@ -84,9 +86,9 @@ def lengths_of(problem: dict[str, Any]) -> list[int]:
 
 
 def flops(problem: dict[str, Any]) -> int:
-    """FLOPs of one call: 4 * head_dim * unmasked (query, key) pairs."""
+    """FLOPs of one call: 4 * head_dim * unmasked (query, key) pairs, and 2.5 times as many of a backward pass."""
     seen = sum(pairs(problem["seqlen_q"], keys, problem["causal"]) for keys in lengths_of(problem))
-    return 4 * problem["head_dim"] * problem["num_heads_q"] * seen
+    return (10 if problem.get("backward") else 4) * problem["head_dim"] * problem["num_heads_q"] * seen
 
 
 def kv_bytes(problem: dict[str, Any]) -> int:

@@ -79,6 +79,9 @@ def check_validation(validation: dict[str, Any], problem: dict[str, Any], passed
     gates = FAST_GATES if approximate else GATES[problem["dtype"]]
     # Without a log-sum-exp each row in e4m3 has a gate of its own, which depends on its scores.
     has_row_gates = problem["dtype"] == "e4m3" and problem.get("lse") == "none" and not approximate
+    if problem.get("backward"):
+        # What rounding O has made of D counts beside the roundings: much in a row that sees few keys, little in all.
+        gates, has_row_gates = (gates[0] * 1.25, gates[1]), True
     for key, loosest in zip(("gate_nrmse", "gate_row"), gates):
         if validation[key] > loosest and not (key == "gate_row" and has_row_gates):
             errors.append(f"{key}: is {validation[key]:g}, looser than {loosest:g} for {computed_dtype(problem)}")

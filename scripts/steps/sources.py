@@ -11,7 +11,14 @@ TITLE = re.compile(r'\.title\s*=\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
 PART = re.compile(r"\.part\s*=\s*Part::(\w+)")
 AFTER = re.compile(r'\.after\s*=\s*"([^"]*)"')
 # The ladder's parts, by their names in common/interface.h.
-PARTS = {"kMemory": "memory", "kMmaSync": "mma.sync", "kHopper": "Hopper", "kDecode": "decode", "kFp8": "FP8"}
+PARTS = {
+    "kMemory": "memory",
+    "kMmaSync": "mma.sync",
+    "kHopper": "Hopper",
+    "kDecode": "decode",
+    "kFp8": "FP8",
+    "kBackward": "backward",
+}
 GENERATED = re.compile(r"^<!-- generated: .*?^<!-- /generated -->", re.DOTALL | re.M)
 
 

@@ -339,6 +339,7 @@ TEST_CASE("the device describes itself") {
 TEST_CASE("the device's mutants are rejected") {
   check_mutants(device());
   check_e4m3_mutants(device());
+  check_backward_mutants(device());
   check_mutants_on_the_sample(device());
   check_workspaces(device());
 }
