@@ -275,17 +275,19 @@ const char* lab_check(Case* made, const char* step_name, const char* modes) {
     const Outputs* const trusted = is_trusted ? nullptr : made->whole_output();
     try {
       const Step& step = prepared(*made, step_name);
-      return verdict(validate(made->backend, step, made->tensors, made->workload, made->rows(), trusted,
-                              json::parse(modes)),
-                     made->workload.problem());
+      json said = verdict(validate(made->backend, step, made->tensors, made->workload, made->rows(), trusted,
+                                   json::parse(modes)),
+                          made->workload.problem());
+      if (step.info.varies != nullptr) said["varies"] = step.info.varies;
+      return said;
     } catch (const std::invalid_argument& refused) {
       return {{"status", "skip"}, {"message", refused.what()}};
     }
   });
 }
 
-// Runs a step once; o and lse go to contiguous arrays on the host.
-const char* lab_outputs(Case* made, const char* step_name, char* o, float* lse) {
+// Runs a step once; o and lse, or dq, dk and dv, go to contiguous arrays on the host.
+const char* lab_outputs(Case* made, const char* step_name, char* const* arrays, float* lse) {
   return answer([&] {
     const Step& step = prepared(*made, step_name);
     const Problem& p = made->workload.problem();
@@ -294,11 +296,15 @@ const char* lab_outputs(Case* made, const char* step_name, char* o, float* lse) 
     made->backend.run(step, made->tensors.call());
     const Outputs outputs = made->tensors.download_outputs();
     const size_t bytes = p.head_dim * element_bytes(output_type(p.dtype));
-    for (const RowId row : p.rows()) {
-      std::memcpy(o, outputs.row(row), bytes);
-      o += bytes;
-      *lse++ = outputs.lse_at(row);
+    for (size_t output = 0; output < p.output_names().size(); ++output) {
+      char* to = arrays[output];
+      for (const RowId row : p.rows_of_output(int(output))) {
+        std::memcpy(to, outputs.row(row), bytes);
+        to += bytes;
+      }
     }
+    if (p.backward) return json::object();
+    for (const RowId row : p.rows()) *lse++ = outputs.lse_at(row);
     return json::object();
   });
 }

@@ -201,6 +201,17 @@ def gradients(case: lab.Case) -> list[np.ndarray]:
     return [ds @ k, *(x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(2) for x in of_heads)]
 
 
+@pytest.mark.parametrize("words", [("--dtype=fp16", "--causal"), ("--dtype=fp32",)])
+def test_gradients_of_a_step_are_judged_as_the_program_judges_them(emulator: lab.Lab, words: tuple[str, ...]) -> None:
+    case = case_of(emulator, SHAPE, "--backward", *words)
+    ours = case.check("v50_five_formulas")
+    assert ours["status"] == "pass" and "varies" not in ours, ours
+    found = [np.ascontiguousarray(x) for x in case.outputs("v50_five_formulas")]
+    assert case.judge([x.ctypes.data for x in found], None)["validation"] == ours["validation"]
+    forward = case.check("v09_direct_rescale")
+    assert forward["status"] == "skip", forward
+
+
 def judged_gradients(case: lab.Case, found: Sequence[np.ndarray]) -> dict[str, Any]:
     bits = [np.ascontiguousarray(to_bits(x, case.problem["dtype"])) for x in found]
     return case.judge([x.ctypes.data for x in bits], None)
