@@ -240,6 +240,7 @@ const char* lab_problem(Lab* lab, const char* problem, void* q, void* k, void* v
   return answer([&] {
     const Problem p = problem_from_json(json::parse(problem));
     if (q == nullptr) return described(std::make_shared<Case>(*lab, workload_of(*lab->backend, p)));
+    if (p.backward) throw std::invalid_argument("a backward pass has no inputs of one's own here");
     AttentionCall call = shape_of_call(p);
     call.q = bhsd_view(q, p.num_heads_q, p.seqlen_q, p.head_dim);
     call.k = bhsd_view(k, p.num_heads_kv, p.seqlen_kv, p.head_dim);

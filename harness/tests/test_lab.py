@@ -281,8 +281,9 @@ def test_rounds_and_gates(emulator: lab.Lab) -> None:
     assert (found["gate_nrmse"], found["gate_row"]) == FAST_GATES and found["quantization_nrmse"] > 0.01
 
 
-def test_records_are_the_programs_own(emulator: lab.Lab) -> None:
-    (problem,) = lab.problems(LIBRARY, "--shape=1,2,256,64")
+@pytest.mark.parametrize("more", [(), ("--backward", "--causal")])
+def test_records_are_the_programs_own(emulator: lab.Lab, more: tuple[str, ...]) -> None:
+    (problem,) = lab.problems(LIBRARY, "--shape=1,2,256,64", *more)
     method = {"launches_per_sample": 3, "graph": True, "what": "x", "unit": "FLOP", "work": 1e9}
     samples = {"ms": [3.0, 1.0, 2.0], "clocks": [1980, 1900], "method": method}
     said = emulator.records(
@@ -290,6 +291,8 @@ def test_records_are_the_programs_own(emulator: lab.Lab) -> None:
     )
     timing = said["contenders"]["sdpa_flash"]
     assert (timing["median_ms"], timing["p10_ms"], timing["samples"], timing["graph"]) == (2.0, 1.2, 3, True)
+    pairs = 256 * 257 // 2 if more else 256 * 256
+    assert flops(problem) == (10 if more else 4) * 64 * 2 * pairs
     assert timing["tflops"] == flops(problem) / 2e9 and "limit" not in timing
     assert said["ceilings"]["matmul"]["work"] == 1e9
 
