@@ -96,11 +96,15 @@ Pair pair_of(const Problem& p, const Query& query, const Keys& keys, int key) {
       std::sqrt(double(d));  // the norm of a sum's products is about that part of its factors'
   const double products = p.softmax_scale() * query.q_norm * keys.k_norms[key] / root;
   pair.error_of_p = error_of_p(d, query.lse, products, p.inputs != Inputs::kHuge);
-  pair.lost_p = pair.error_of_p * pair.p + lost_below_normal(p, pair.p);
+  // Such errors are independent, and so many that their sum may be three times what they are by their
+  // squares.
+  constexpr double kMany = 3;
+  pair.lost_p = pair.error_of_p * pair.p + kMany * lost_below_normal(p, pair.p);
   // dP and D are FP32 sums, and their difference may be small.
   const double of_difference =
       2 * truncations(d) * (query.d_o_norm * keys.v_norms[key] / root + std::abs(query.delta));
-  pair.lost_ds = pair.error_of_p * std::abs(pair.ds) + pair.p * of_difference + lost_below_normal(p, pair.ds);
+  pair.lost_ds =
+      pair.error_of_p * std::abs(pair.ds) + pair.p * of_difference + kMany * lost_below_normal(p, pair.ds);
   return pair;
 }
 

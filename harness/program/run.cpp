@@ -111,8 +111,8 @@ int run_steps(const Options& options) {
         {"l2", options.cold_l2 ? "cold: flushed before every launch, outside of its time"
                                : "warm: no flush between launches"},
         {"flops",
-         "4 * head_dim * unmasked (query, key) pairs over batch and query heads, and 2.5 times as many of "
-         "a backward pass"}};
+         "4 * head_dim * unmasked (query, key) pairs over batch and query heads; of a backward pass 10 *"
+         " head_dim * these"}};
   }
   for (const Problem& problem : problems) results.run_of(problem);
   results.save();

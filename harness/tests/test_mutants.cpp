@@ -66,6 +66,29 @@ TEST_CASE("what a step does to its workspace and its counters on the emulator is
   check_workspaces(*backend);
 }
 
+// docs/measuring.md has these shares of the gates.
+TEST_CASE("right gradients stay as far below the gates as the page says", "[long]") {
+  const auto backend = make_emulator_backend();
+  for (const char* const step : {"v50_five_formulas", "mutant_backward_none"}) {
+    double nrmse = 0, row = 0, element = 0, bias = 0;
+    for (const Problem& problem : covering_sample(find_step(step, BackendKind::kEmulator)->info)) {
+      if (problem.num_rows() * problem.seqlen_kv > 60000) continue;  // what is dear shows no other errors
+      const Validation v = validate_named(*backend, step, problem);
+      INFO(step << ", " << problem.label() << ": " << v.message);
+      CHECK(v.pass);
+      nrmse = std::max(nrmse, v.nrmse / v.gate_nrmse);
+      row = std::max(row, v.worst_row_nrmse / v.gate_row);
+      element = std::max(element, v.worst_element / v.gate_element);
+      if (v.bias) bias = std::max(bias, *v.bias / v.gate_bias);
+    }
+    INFO(step << ": " << nrmse << ", " << row << ", " << element << ", " << bias);
+    CHECK((nrmse > 0.3 && nrmse <= 0.49));
+    CHECK((row > 0.4 && row <= 0.78));
+    CHECK((element > 0.3 && element <= 0.63));
+    CHECK((bias > 0.1 && bias <= 0.27));
+  }
+}
+
 // docs/measuring.md says how far v01 to v20 stay below these gates. v10 here; its emulator run is among the
 // fastest.
 TEST_CASE("a right kernel stays as far below the gates of element and bias as the page says", "[long]") {

@@ -86,8 +86,8 @@ COLD_CEILINGS = ("matmul", "read_kv")
 METHOD = {
     "timer": "CUDA events, interleaved, in an order that changes from round to round",
     "l2": "warm: no flush between launches",
-    "flops": "4 * head_dim * unmasked (query, key) pairs over batch and query heads, and 2.5 times as many of a backward "
-    "pass",
+    "flops": "4 * head_dim * unmasked (query, key) pairs over batch and query heads; of a backward pass 10 * head_dim * "
+    "these",
 }
 COLD = {
     "l2": "cold: flushed before every launch, outside of its time; a launch that the GPU may have waited for is thrown "
