@@ -141,6 +141,13 @@ json described(std::shared_ptr<Case> made) {
                   {"shape", {call.batch, call.num_heads_kv}},
                   {"strides", {scales.batch_stride, scales.head_stride}}};
   }
+  if (call.backward) {
+    for (const auto& [name, view] : {std::pair("o", call.o), std::pair("d_o", call.d_o)})
+      said[name] = tensor(view, call.batch, call.num_heads_q, call.seqlen_q, call.head_dim);
+    said["lse"] = {{"data", address(call.lse)},
+                   {"shape", {call.batch, call.num_heads_q, call.seqlen_q}},
+                   {"strides", {int64_t(call.num_heads_q) * call.seqlen_q, call.seqlen_q, 1}}};
+  }
   return said;
 }
 
@@ -233,6 +240,7 @@ const char* lab_problem(Lab* lab, const char* problem, void* q, void* k, void* v
   return answer([&] {
     const Problem p = problem_from_json(json::parse(problem));
     if (q == nullptr) return described(std::make_shared<Case>(*lab, workload_of(*lab->backend, p)));
+    if (p.backward) throw std::invalid_argument("a backward pass has no inputs of one's own here");
     AttentionCall call = shape_of_call(p);
     call.q = bhsd_view(q, p.num_heads_q, p.seqlen_q, p.head_dim);
     call.k = bhsd_view(k, p.num_heads_kv, p.seqlen_kv, p.head_dim);
@@ -268,17 +276,19 @@ const char* lab_check(Case* made, const char* step_name, const char* modes) {
     const Outputs* const trusted = is_trusted ? nullptr : made->whole_output();
     try {
       const Step& step = prepared(*made, step_name);
-      return verdict(validate(made->backend, step, made->tensors, made->workload, made->rows(), trusted,
-                              json::parse(modes)),
-                     made->workload.problem());
+      json said = verdict(validate(made->backend, step, made->tensors, made->workload, made->rows(), trusted,
+                                   json::parse(modes)),
+                          made->workload.problem());
+      if (step.info.varies != nullptr) said["varies"] = step.info.varies;
+      return said;
     } catch (const std::invalid_argument& refused) {
       return {{"status", "skip"}, {"message", refused.what()}};
     }
   });
 }
 
-// Runs a step once; o and lse go to contiguous arrays on the host.
-const char* lab_outputs(Case* made, const char* step_name, char* o, float* lse) {
+// Runs a step once; o and lse, or dq, dk and dv, go to contiguous arrays on the host.
+const char* lab_outputs(Case* made, const char* step_name, char* const* arrays, float* lse) {
   return answer([&] {
     const Step& step = prepared(*made, step_name);
     const Problem& p = made->workload.problem();
@@ -287,38 +297,54 @@ const char* lab_outputs(Case* made, const char* step_name, char* o, float* lse) 
     made->backend.run(step, made->tensors.call());
     const Outputs outputs = made->tensors.download_outputs();
     const size_t bytes = p.head_dim * element_bytes(output_type(p.dtype));
-    for (const RowId row : p.rows()) {
-      std::memcpy(o, outputs.row(row), bytes);
-      o += bytes;
-      *lse++ = outputs.lse_at(row);
+    for (size_t output = 0; output < p.output_names().size(); ++output) {
+      char* to = arrays[output];
+      for (const RowId row : p.rows_of_output(int(output))) {
+        std::memcpy(to, outputs.row(row), bytes);
+        to += bytes;
+      }
     }
+    if (p.backward) return json::object();
+    for (const RowId row : p.rows()) *lse++ = outputs.lse_at(row);
     return json::object();
   });
 }
 
-// Judges what another kernel has left for this problem: contiguous arrays on the device of the lab. Without
-// lse, it is somebody's who makes his own of rows that see no key: these are not judged.
-const char* lab_judge(Case* made, const void* o, const void* lse, bool runs_identical) {
+// Judges what another kernel has left for this problem: contiguous arrays on the device of the lab, of o or,
+// of a backward pass, of dq, dk and dv. Without lse, it is somebody's who makes his own of rows that see no
+// key: these are not judged.
+const char* lab_judge(Case* made, const void* const* outputs, const void* lse, bool runs_identical) {
   return answer([&] {
     const std::string changed = made->tensors.changed_input();
     const Outputs* const trusted = made->whole_output();
     Problem p = made->workload.problem();
-    p.lse = lse != nullptr;
-    std::vector<char> host_o(p.num_rows() * p.head_dim * element_bytes(output_type(p.dtype)));
-    std::vector<float> host_lse(p.lse ? p.num_rows() : 0);
-    made->backend.download(host_o.data(), o, host_o.size());
-    if (p.lse) made->backend.download(host_lse.data(), lse, host_lse.size() * sizeof(float));
+    if (!p.backward) p.lse = lse != nullptr;
+    std::vector<std::vector<char>> host;
+    for (size_t output = 0; output < p.output_names().size(); ++output) {
+      const size_t elements = p.rows_of_output(int(output)).size() * p.head_dim;
+      host.emplace_back(elements * element_bytes(output_type(p.dtype)));
+      made->backend.download(host.back().data(), outputs[output], host.back().size());
+    }
+    std::vector<float> host_lse(lse != nullptr ? p.num_rows() : 0);
+    if (lse != nullptr) made->backend.download(host_lse.data(), lse, host_lse.size() * sizeof(float));
     AttentionCall call = shape_of_call(p);
-    call.o = bhsd_view(host_o.data(), p.num_heads_q, p.seqlen_q, p.head_dim);
-    call.lse = host_lse.data();
-    Outputs outputs(p, call);
+    if (p.backward) {
+      call.dq = bhsd_view(host[0].data(), p.num_heads_q, p.seqlen_q, p.head_dim);
+      call.dk = bhsd_view(host[1].data(), p.num_heads_kv, p.seqlen_kv, p.head_dim);
+      call.dv = bhsd_view(host[2].data(), p.num_heads_kv, p.seqlen_kv, p.head_dim);
+    } else {
+      call.o = bhsd_view(host[0].data(), p.num_heads_q, p.seqlen_q, p.head_dim);
+      call.lse = host_lse.data();
+    }
+    Outputs left(p, call);
     const std::vector<int>& lengths = made->workload.kv_lengths();
     for (const RowId row : p.rows()) {
-      if (!p.lse && p.visible_keys(row.i, lengths[row.b]) == 0) outputs.zero_row(row);
+      if (lse == nullptr && p.visible_keys(row.i, lengths[row.b]) == 0) left.zero_row(row);
     }
-    const std::string difference =
-        trusted != nullptr ? compare_outputs(made->workload, outputs, *trusted) : "";
-    Validation v = judge(made->workload, made->rows(), std::move(outputs), runs_identical && changed.empty());
+    const std::string difference = trusted != nullptr ? compare_outputs(made->workload, left, *trusted,
+                                                                        std::string(trusted_step(p)) + "'s")
+                                                      : "";
+    Validation v = judge(made->workload, made->rows(), std::move(left), runs_identical && changed.empty());
     v.runs_identical = runs_identical;
     v.compared_with_v01 = trusted != nullptr;
     for (const std::string& why : {difference, changed}) {

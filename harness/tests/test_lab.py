@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,10 @@ def case_of(where: lab.Lab, *words: str) -> lab.Case:
     return where.problem(problem)
 
 
-def inputs_of(case: lab.Case) -> list[np.ndarray]:
+def inputs_of(case: lab.Case, names: Sequence[str] = "qkv") -> list[np.ndarray]:
     """On the emulator: [batch, heads, rows, head_dim] in float64, as they lie in memory."""
     found = []
-    for name in "qkv":
+    for name in names:
         tensor = case.tensors[name]
         shape, strides = tensor["shape"], [2 * stride for stride in tensor["strides"]]
         size = 2 + sum((n - 1) * stride for n, stride in zip(shape, strides))
@@ -60,7 +61,7 @@ def attention(case: lab.Case) -> tuple[np.ndarray, np.ndarray]:
 def judged(case: lab.Case, o: np.ndarray, lse: np.ndarray | None) -> dict[str, Any]:
     bits = np.ascontiguousarray(to_bits(o, case.problem["dtype"]))
     lse = None if lse is None else np.ascontiguousarray(lse, np.float32)
-    return case.judge(bits.ctypes.data, None if lse is None else lse.ctypes.data)
+    return case.judge([bits.ctypes.data], None if lse is None else lse.ctypes.data)
 
 
 def test_problems_are_the_programs() -> None:
@@ -146,7 +147,7 @@ def test_a_step_is_judged_as_the_program_judges_it(emulator: lab.Lab, tmp_path: 
     assert ours["status"] == "pass"
     assert ours["validation"] == {key: theirs[key] for key in ours["validation"]}
     o, lse = case.outputs("v09_direct_rescale")
-    assert case.judge(np.ascontiguousarray(o).ctypes.data, lse.ctypes.data)["validation"] == ours["validation"]
+    assert case.judge([np.ascontiguousarray(o).ctypes.data], lse.ctypes.data)["validation"] == ours["validation"]
     refused = case_of(emulator, "--shape=1,1,8,64", "--dtype=fp32").check("v09_direct_rescale")
     assert refused["status"] == "skip" and "fp32" in refused["message"]
 
@@ -157,11 +158,11 @@ def test_fp8_has_scales_and_an_output_in_bf16(emulator: lab.Lab, layout: str, st
     scales = [case.tensors[f"{name}_descale"] for name in "qkv"]
     assert all(scale["shape"] == [2, 2] and scale["strides"] == strides for scale in scales)
     o, lse = case.outputs("v01_scalar")
-    found = case.judge(o.ctypes.data, lse.ctypes.data)
+    found = case.judge([o.ctypes.data], lse.ctypes.data)
     assert found["status"] == "pass" and found["validation"]["gate_nrmse"] == 4e-2, found
     assert 0 < found["validation"]["nrmse"] < 4e-3  # that of bf16
     o[1, 3, 69] = to_bits(1.5 * to_double(o[1, 3, 69], "bf16"), "bf16")
-    assert case.judge(o.ctypes.data, lse.ctypes.data)["status"] == "fail"
+    assert case.judge([o.ctypes.data], lse.ctypes.data)["status"] == "fail"
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "qkv"])
@@ -179,6 +180,78 @@ def test_pytorch_reads_fp8_as_the_steps_do(emulator: lab.Lab, layout: str) -> No
 
     q, k, v = map(values, "qkv")
     right = torch.nn.functional.scaled_dot_product_attention(q, k, v).to(torch.bfloat16)
+    assert pytorch.judge(Call(lambda: right, lambda: right), case, tensors)["status"] == "pass"
+
+
+def gradients(case: lab.Case) -> list[np.ndarray]:
+    """dq, dk and dv in float64, from the case's own o and lse."""
+    q, k, v, o, d_o = inputs_of(case, ("q", "k", "v", "o", "d_o"))
+    tensor, group = case.tensors["lse"], q.shape[1] // k.shape[1]
+    rows = q.shape[:3]
+    assert tensor["strides"] == [rows[1] * rows[2], rows[2], 1] and tuple(tensor["shape"]) == rows
+    lse = np.ctypeslib.as_array((ctypes.c_float * np.prod(rows)).from_address(tensor["data"])).reshape(rows)
+    assert np.allclose(lse, attention(case)[1], atol=1e-4)
+    k, v = (np.repeat(x, group, axis=1) for x in (k, v))
+    scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    if case.problem["causal"]:
+        scores = np.where(np.triu(np.ones(scores.shape[-2:], bool), 1 + k.shape[2] - q.shape[2]), -np.inf, scores)
+    weights = np.exp(scores - np.where(np.isfinite(lse), lse, 0)[..., None])
+    ds = weights * (d_o @ v.swapaxes(-1, -2) - (d_o * o).sum(-1, keepdims=True)) * q.shape[-1] ** -0.5
+    of_heads = (ds.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ d_o)
+    return [ds @ k, *(x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(2) for x in of_heads)]
+
+
+@pytest.mark.parametrize("words", [("--dtype=fp16", "--causal"), ("--dtype=fp32",)])
+def test_gradients_of_a_step_are_judged_as_the_program_judges_them(emulator: lab.Lab, words: tuple[str, ...]) -> None:
+    case = case_of(emulator, SHAPE, "--backward", *words)
+    ours = case.check("v50_five_formulas")
+    assert ours["status"] == "pass" and "varies" not in ours, ours
+    found = [np.ascontiguousarray(x) for x in case.outputs("v50_five_formulas")]
+    assert case.judge([x.ctypes.data for x in found], None)["validation"] == ours["validation"]
+    forward = case.check("v09_direct_rescale")
+    assert forward["status"] == "skip", forward
+
+
+def judged_gradients(case: lab.Case, found: Sequence[np.ndarray]) -> dict[str, Any]:
+    bits = [np.ascontiguousarray(to_bits(x, case.problem["dtype"])) for x in found]
+    return case.judge([x.ctypes.data for x in bits], None)
+
+
+@pytest.mark.parametrize("mask", ["--causal", "--full"])
+@pytest.mark.parametrize("layout", ["bhsd", "bshd", "qkv"])
+def test_right_gradients_pass_and_wrong_ones_fail(emulator: lab.Lab, mask: str, layout: str) -> None:
+    case = case_of(emulator, SHAPE, "--dtype=bf16", "--backward", mask, f"--layout={layout}")
+    right = gradients(case)
+    found = judged_gradients(case, right)
+    assert (found["status"], found["message"]) == ("pass", "")
+    assert 0 < found["validation"]["nrmse"] < found["validation"]["gate_nrmse"]
+    for at, name in enumerate(("dq", "dk", "dv")):
+        wrong = [1.03 * x if at == i else x for i, x in enumerate(right)]
+        found = judged_gradients(case, wrong)
+        assert found["status"] == "fail" and f"of {name} is above the gate" in found["message"], found["message"]
+    assert judged_gradients(case, [right[0], right[2], right[1]])["status"] == "fail"
+
+
+def test_a_peer_is_not_judged_by_rows_of_dq_that_see_no_key(emulator: lab.Lab) -> None:
+    case = case_of(emulator, "--shape=1,2,2,100,60,64", "--causal", "--dtype=fp16", "--backward")
+    dq, dk, dv = gradients(case)
+    dq[..., :40, :] = np.nan
+    assert judged_gradients(case, (dq, dk, dv))["status"] == "pass"
+    dk[..., 59, 0] = np.nan
+    assert "of dk are NaN" in judged_gradients(case, (dq, dk, dv))["message"]
+
+
+def test_pytorch_reads_what_a_backward_pass_begins_with(emulator: lab.Lab) -> None:
+    torch = pytest.importorskip("torch", reason="this test needs PyTorch")
+    from measure.peers import Call, TorchLab
+
+    pytorch = TorchLab(torch, None, emulator)
+    case = case_of(emulator, SHAPE, "--dtype=bf16", "--causal", "--backward", "--layout=bshd")
+    tensors = pytorch.tensors(case)
+    q, o, d_o = inputs_of(case, ("q", "o", "d_o"))
+    assert all(np.array_equal(getattr(tensors, name).double(), x) for name, x in (("q", q), ("o", o), ("d_o", d_o)))
+    assert tensors.lse.shape == q.shape[:3] and tensors.lse.is_contiguous()
+    right = tuple(torch.from_numpy(x).to(torch.bfloat16) for x in gradients(case))
     assert pytorch.judge(Call(lambda: right, lambda: right), case, tensors)["status"] == "pass"
 
 
@@ -208,8 +281,9 @@ def test_rounds_and_gates(emulator: lab.Lab) -> None:
     assert (found["gate_nrmse"], found["gate_row"]) == FAST_GATES and found["quantization_nrmse"] > 0.01
 
 
-def test_records_are_the_programs_own(emulator: lab.Lab) -> None:
-    (problem,) = lab.problems(LIBRARY, "--shape=1,2,256,64")
+@pytest.mark.parametrize("more", [(), ("--backward", "--causal")])
+def test_records_are_the_programs_own(emulator: lab.Lab, more: tuple[str, ...]) -> None:
+    (problem,) = lab.problems(LIBRARY, "--shape=1,2,256,64", *more)
     method = {"launches_per_sample": 3, "graph": True, "what": "x", "unit": "FLOP", "work": 1e9}
     samples = {"ms": [3.0, 1.0, 2.0], "clocks": [1980, 1900], "method": method}
     said = emulator.records(
@@ -217,6 +291,8 @@ def test_records_are_the_programs_own(emulator: lab.Lab) -> None:
     )
     timing = said["contenders"]["sdpa_flash"]
     assert (timing["median_ms"], timing["p10_ms"], timing["samples"], timing["graph"]) == (2.0, 1.2, 3, True)
+    pairs = 256 * 257 // 2 if more else 256 * 256
+    assert flops(problem) == (10 if more else 4) * 64 * 2 * pairs
     assert timing["tflops"] == flops(problem) / 2e9 and "limit" not in timing
     assert said["ceilings"]["matmul"]["work"] == 1e9
 
@@ -278,6 +354,22 @@ def test_a_comparison_with_peers_is_a_sound_record(tmp_path: Any) -> None:
         for found in json.loads(out.read_text())["runs"]:
             assert [entry["status"] for entry in found["steps"] + found["peers"]] == ["pass"] * 4, found
             assert all(entry["timing"]["samples"] == 7 for entry in found["steps"] + found["peers"])
+
+
+@needs_gpu
+def test_a_comparison_of_backward_passes_is_a_sound_record(tmp_path: Any) -> None:
+    for needed in ("torch", "flashsteps"):
+        pytest.importorskip(needed, reason=f"this test needs {needed}")
+    out = tmp_path / "peers.json"
+    words = ["v50", "--backward", "--peers", "sdpa_flash", "sdpa_cudnn", "--dtype", "bf16", "--causal"]
+    words += ["--shape", "1,4,1024,64", "--shape", "2,4,2,320,320,128"]
+    script = [sys.executable, str(ROOT / "scripts" / "measure" / "compare_peers.py"), *words]
+    done = run(*script, "--lab", str(LIBRARY), "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_file(out)
+    for found in json.loads(out.read_text())["runs"]:
+        assert [entry["status"] for entry in found["steps"] + found["peers"]] == ["pass"] * 3, found
+        assert all(entry["timing"]["samples"] == 7 for entry in found["steps"] + found["peers"])
 
 
 @needs_gpu

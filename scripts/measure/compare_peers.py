@@ -4,13 +4,15 @@
     python3 scripts/measure/compare_peers.py v10                   the program's two GPU problems; prints tables
     python3 scripts/measure/compare_peers.py --grid paper --causal --full --json FILE
                                                            every step and peer, recorded
+    python3 scripts/measure/compare_peers.py v50 --backward --shape 4,16,4096,128     the gradients
 
 It needs an NVIDIA GPU, PyTorch, the lab (build/libflashsteps_lab.so, built beside the program) and, for how long a
 call keeps the host, the Python module flashsteps; docs/results-schema.md describes the record.
 The peers are those of PyTorch's scaled_dot_product_attention, called by backend: sdpa_flash (FlashAttention-2),
 sdpa_cudnn, sdpa_efficient and sdpa_math; and the packages flash_attn, flash_attn_3 (fa3_fwd_interface),
-flash_attn_4 (flash_attn.cute), cudnn (cudnn-frontend) and flashinfer, where they are installed. Where they come from,
-and how each is called: docs/measuring.md.
+flash_attn_4 (flash_attn.cute), cudnn (cudnn-frontend) and flashinfer, where they are installed. With --backward they
+are sdpa_flash, sdpa_cudnn, flash_attn_3 (flash_attn_interface) and flash_attn_4, and the last two once more as they
+add in a fixed order, flash_attn_4_deterministic. Where they come from, and how each is called: docs/measuring.md.
 
 Problems, inputs, gates, the timer and the order of rounds are the program's own (harness/lab/): a step is judged and
 timed as `flashsteps bench` does it, and a peer beside it by the same gates, with the same timer. What is wrong is not
@@ -39,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measure import lab as harness
 from measure.lab import DeviceLost, Lab, LabError, Timer, Unavailable, percentiles
-from measure.peers import Call, Skip, TorchLab, WrongOutput, prepare
+from measure.peers import BACKWARD, Call, Skip, TorchLab, WrongOutput, prepare
 from records import results, writing
 from records.problems import (
     computed_dtype,
@@ -51,6 +53,8 @@ from records.problems import (
     rows_without_keys,
 )
 from records.rates import (
+    BEST,
+    DETERMINISTIC,
     PEERS,
     best_peer,
     best_step,
@@ -61,7 +65,7 @@ from records.rates import (
     ratio_to,
     tflops_spread,
 )
-from records.rules import only_misses
+from records.rules import differs, only_misses
 from records.writing import one_line, printable, table
 from steps.sources import StepError, bare, match_step
 
@@ -82,7 +86,8 @@ COLD_CEILINGS = ("matmul", "read_kv")
 METHOD = {
     "timer": "CUDA events, interleaved, in an order that changes from round to round",
     "l2": "warm: no flush between launches",
-    "flops": "4 * head_dim * unmasked (query, key) pairs over batch and query heads",
+    "flops": "4 * head_dim * unmasked (query, key) pairs over batch and query heads; of a backward pass 10 * head_dim * "
+    "these",
 }
 COLD = {
     "l2": "cold: flushed before every launch, outside of its time; a launch that the GPU may have waited for is thrown "
@@ -93,7 +98,8 @@ PEERS_METHOD = (
     "that sees no key; short calls as a CUDA graph (with a cold L2 each launch alone, and their median); the orders of "
     "the rounds are a Williams design, in which nobody keeps a neighbour; peers allocate their outputs in every call; of "
     "several ways to call a peer the fastest by such samples, which its note names; in e4m3 a peer that misses a gate is "
-    "timed all the same; steps in another type have its gates, and inputs that were never in e4m3"
+    "timed all the same; steps in another type have its gates, and inputs that were never in e4m3; backward passes begin "
+    "with the o and lse of the program, and a peer's inputs lie in the order of axes in which it is fastest"
 )
 
 
@@ -187,14 +193,15 @@ def format_grid(runs: list[dict[str, Any]]) -> str:
         best, step = best_peer(run), best_step(run)
         ratio = ratio_to(run, step) if step else None
         rows.append([problem_label(run["problem"]), *cells, best[0] if best else "-", number(ratio, ".2f")])
-    means = [[ratio_to(run, name) for run in runs] for name in names]
-    means.append([ratio_to(run, step) for run in runs if (step := best_step(run))])
-    known = [[ratio for ratio in column if ratio is not None] for column in means]
-    mean = [statistics.geometric_mean(each) if each else None for each in known]
-    rows.append(["x best peer, geometric mean", *(number(each, ".2f") for each in mean)])
-    rows.append(["... over problems", *(str(len(each)) for each in known)])
-    for row in rows[-2:]:
-        row.insert(-1, "")  # nobody's mean: the column of the best peer's name
+    for beside in BEST if any(name.endswith(DETERMINISTIC) for name in names) else ("best",):
+        means = [[ratio_to(run, name, beside) for run in runs] for name in names]
+        means.append([ratio_to(run, step, beside) for run in runs if (step := best_step(run))])
+        known = [[ratio for ratio in column if ratio is not None] for column in means]
+        mean = [statistics.geometric_mean(each) if each else None for each in known]
+        rows.append([f"x {beside} peer, geometric mean", *(number(each, ".2f") for each in mean)])
+        rows.append(["... over problems", *(str(len(each)) for each in known)])
+        for row in rows[-2:]:
+            row.insert(-1, "")  # nobody's mean: the column of the best peer's name
     return table(rows)
 
 
@@ -346,7 +353,10 @@ class Session:
 
             entry |= self.careful(judged, entry.update) or {}
             if (hidden := rows_without_keys(case.problem)) and "validation" in entry:
-                add_note(entry, f"not compared: {hidden} row(s) a head, which see no key")
+                of_dq = " of dq" if case.problem.get("backward") else ""
+                add_note(entry, f"not compared: {hidden} row(s){of_dq} a head, which see no key")
+            if entry["status"] == "pass" and differs(entry):
+                entry |= {"status": "fail", "message": "is called deterministic, and two runs differ"}
             if entry["status"] != "pass" and not only_misses(entry, case.problem):
                 calls.pop(name, None)
         return calls
@@ -399,10 +409,10 @@ class Session:
 
     def host_overhead(self) -> dict[str, Any]:
         """How long a call keeps the host, where the GPU has little to do."""
-        decode = {problem["seqlen_q"] for problem in self.problems} == {1}
+        decode = {problem["seqlen_q"] for problem in self.problems} == {1} and not self.options.backward
         fp8 = {problem["dtype"] for problem in self.problems} == {"e4m3"}
         words = [*(HOST_DECODE_PROBLEM if decode else HOST_PROBLEM), *(HOST_FP8 if fp8 else ("--dtype=bf16",))]
-        words += flags(self.options, "no_lse", "fast", "quantize")
+        words += flags(self.options, "no_lse", "fast", "quantize", "backward")
         (problem,) = harness.problems(self.options.lab, *words)
         run: dict[str, Any] = {"problem": problem, "steps": [], "peers": []}
         case = self.lab.problem(problem)
@@ -448,6 +458,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--fast", action="store_true", help="e4m3: steps may approximate; q and k are at most 14")
     quantize_help = "fp16 and bf16: steps round q, k and v to e4m3, and peers round nothing"
     parser.add_argument("--quantize", action="store_true", help=quantize_help)
+    backward_help = "fp16 and bf16: the gradients of q, k and v; o and lse are inputs"
+    parser.add_argument("--backward", action="store_true", help=backward_help)
     peers_help = f"some of {', '.join(PEERS)} (default: all that are installed)"
     parser.add_argument("--peers", action="extend", nargs="+", choices=PEERS, metavar="NAME", help=peers_help)
     parser.add_argument("--rounds", type=int, default=7, help="how many samples of each contender to take, at least 7")
@@ -458,7 +470,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_intermixed_args(arguments)
     if options.rounds < 7:
         parser.error("--rounds: at least 7")
+    known = peers_of(options)
+    if wrong := [name for name in options.peers or () if name not in known]:
+        with_it = "with" if options.backward else "without"
+        parser.error(f"--peers: {', '.join(wrong)}: {with_it} --backward, there are {', '.join(known)}")
     return options
+
+
+def peers_of(options: argparse.Namespace) -> list[str]:
+    """Those that can be called at all."""
+    return [name for name in PEERS if (name in BACKWARD if options.backward else not name.endswith(DETERMINISTIC))]
 
 
 def flags(options: argparse.Namespace, *names: str) -> list[str]:
@@ -468,7 +489,7 @@ def flags(options: argparse.Namespace, *names: str) -> list[str]:
 
 def problems_of(options: argparse.Namespace) -> list[Problem]:
     """What the program makes of the same options."""
-    words = flags(options, "causal", "full", "no_lse", "fast", "quantize")
+    words = flags(options, "causal", "full", "no_lse", "fast", "quantize", "backward")
     for name in ("grid", "seed", "shape", "dtype", "layout", "inputs"):
         words += [f"--{name}={value}" for value in getattr(options, name) or []]
     problems = harness.problems(options.lab, *words)
@@ -501,13 +522,16 @@ def compare_all(options: argparse.Namespace) -> int:
     lab, torch = open_torch(options.lab)
     chosen = [f"{match_step(bare(name), lab.steps)}{name[len(bare(name)):]}" for name in options.steps]
     steps = list(dict.fromkeys(chosen)) or lab.steps
-    missing = torch.missing_peers()
+    packages = torch.missing_peers(options.backward)
+    of = {name: name.removesuffix(DETERMINISTIC) for name in peers_of(options)}
+    missing = {name: packages[of[name]] for name in of if of[name] in packages}
     for name, reason in missing.items():
         if name in (options.peers or ()):
             raise LabError(f"--peers: {name} cannot be used: {reason}")
         if not options.peers:
             print(f"left out: {name} cannot be used ({reason})")
-    peers = [name for name in PEERS if name not in missing and (not options.peers or name in options.peers)]
+    wanted = options.peers or PEERS
+    peers = [name for name in peers_of(options) if name in wanted and name not in missing]
     return Session(lab, torch, options, problems, steps, peers).run()
 
 

@@ -8,7 +8,7 @@ import importlib
 import json
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
@@ -32,8 +32,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "estimates": (ctypes.c_char_p, ctypes.c_int, ctypes.c_double, ctypes.c_double),
     "problem": (ctypes.c_void_p, ctypes.c_char_p, *4 * (ctypes.c_void_p,)),
     "check": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p),
-    "outputs": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p),
-    "judge": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_bool),
+    "outputs": (ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p),
+    "judge": (ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_bool),
     "timer": (ctypes.c_void_p, Launch, Record, Launch, ctypes.c_bool),
     "step_timer": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_bool),
     "ceiling": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t),
@@ -74,6 +74,11 @@ def asked(answer: bytes) -> Any:
     if "error" in said:
         raise (DeviceLost if said.get("lost") else LabError)(said["error"])
     return said
+
+
+def pointers(addresses: Iterable[int]) -> Any:
+    given = list(addresses)
+    return (ctypes.c_void_p * len(given))(*given)
 
 
 def problems(library: Path, *words: str) -> list[dict[str, Any]]:
@@ -206,8 +211,9 @@ class Case(Thing):
         super().__init__(lab.library, said["case"])
         self.problem: dict[str, Any] = said["problem"]
         self.default: str | None = said["default"]  # the step, or step@configuration, that attention() takes on a GPU
-        # q, k and v; and in FP8 their scales, [batch, num_heads_kv] in FP32. Strides are in elements.
-        names = ("q", "k", "v", "q_descale", "k_descale", "v_descale")
+        # q, k and v; in FP8 their scales, [batch, num_heads_kv] in FP32; of a backward pass o, d_o and, in FP32, lse.
+        # Strides are in elements.
+        names = ("q", "k", "v", "q_descale", "k_descale", "v_descale", "o", "d_o", "lse")
         self.tensors: dict[str, dict[str, Any]] = {name: said[name] for name in names if name in said}
 
     def check(self, step: str, modes: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
@@ -217,21 +223,23 @@ class Case(Thing):
         text = json.dumps([mode | more for more in modes or ({}, {})])
         return asked(self.library.check(self.number, step.encode(), text.encode()))
 
-    def outputs(self, step: str) -> tuple[Any, Any]:
-        """o and lse of one run, as NumPy arrays; o as bits where the type has 16."""
+    def outputs(self, step: str) -> tuple[Any, ...]:
+        """o and lse of one run, or dq, dk and dv, as NumPy arrays; all but lse as bits."""
         import numpy as np
 
         p = self.problem
-        shape = tuple(p[key] for key in ("batch", "num_heads_q", "seqlen_q", "head_dim"))
-        o = np.empty(shape, np.uint32 if p["dtype"] == "fp32" else np.uint16)
-        lse = np.empty(shape[:3], np.float32)
-        asked(self.library.outputs(self.number, step.encode(), o.ctypes.data, lse.ctypes.data))
-        return o, lse
+        of_q, of_kv = ([p["batch"], p[f"num_heads_{x}"], p[f"seqlen_{x}"], p["head_dim"]] for x in ("q", "kv"))
+        bits = np.uint32 if p["dtype"] == "fp32" else np.uint16
+        found = [np.empty(shape, bits) for shape in ((of_q, of_kv, of_kv) if p.get("backward") else (of_q,))]
+        lse = np.empty(of_q[:3], np.float32)
+        asked(self.library.outputs(self.number, step.encode(), pointers(x.ctypes.data for x in found), lse.ctypes.data))
+        return (*found, *([] if p.get("backward") else [lse]))
 
-    def judge(self, o: int, lse: int | None, runs_identical: bool = True) -> dict[str, Any]:
+    def judge(self, outputs: Sequence[int], lse: int | None, runs_identical: bool = True) -> dict[str, Any]:
         """As check() says it, of what somebody else's kernel has left: addresses of contiguous arrays on the device,
-        [batch, heads, rows, head_dim]. Without lse, rows that see no key are not judged."""
-        return asked(self.library.judge(self.number, o, lse, runs_identical))
+        [batch, heads, rows, head_dim], of o or, of a backward pass, of dq, dk and dv. Without lse, rows of o and dq
+        that see no key are not judged."""
+        return asked(self.library.judge(self.number, pointers(outputs), lse, runs_identical))
 
     def step_timer(self, step: str, cold_l2: bool = False) -> Timer:
         return Timer(self, asked(self.library.step_timer(self.number, step.encode(), cold_l2)))

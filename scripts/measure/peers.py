@@ -9,9 +9,9 @@ import importlib.metadata
 import itertools
 import statistics
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, Callable, ContextManager
+from typing import Any, Callable, ContextManager, Iterable
 
 from measure.lab import Case, DeviceLost, Lab, Timer
 from records.writing import one_line
@@ -25,9 +25,15 @@ PACKAGES = {
     "cudnn": ("cudnn.sdpa.fwd.torch_op", "sdpa", ("nvidia-cudnn-frontend",)),
     "flashinfer": ("flashinfer", "BatchDecodeWithPagedKVCacheWrapper", ("flashinfer-python",)),
 }
+# The same of backward passes.
+BACKWARD_PACKAGES = {
+    "flash_attn_3": ("flash_attn_interface", "_flash_attn_backward", ("flash_attn_3",)),
+    "flash_attn_4": ("flash_attn.cute.interface", "_flash_attn_bwd", ("flash-attn-4",)),
+}
 PAGE_SIZES = (16, 64)  # of FlashInfer's cache: the usual ones
 FEW_ROWS = 1 << 15  # of queries, over all heads: with more, tiles of them fill any GPU, and nobody splits the keys
 WAY_SAMPLES = 7  # of each way to call a peer: as many as a record has at least
+NO_LOWER_RIGHT = "PyTorch has no causal mask aligned bottom-right for cuDNN"
 FP8_PEERS = ("flash_attn_3", "cudnn")
 LARGEST_E4M3 = 448.0
 LARGEST_P = 256.0  # of cuDNN's P in e4m3: a power of two, and as large as the reference's
@@ -46,7 +52,7 @@ class Call:
     """A contender with its tensors. What the calls return is theirs to keep or to drop."""
 
     run: Callable[[], Any]  # the timed call
-    output: Callable[[], Any]  # the same, and o as [b, h, s, d]
+    output: Callable[[], Any]  # the same, and o as [b, h, s, d]; of a backward pass dq, dk and dv
     around: Callable[[], ContextManager] = contextlib.nullcontext  # entered once, outside what is timed
     note: str = ""
 
@@ -58,6 +64,9 @@ class Tensors:
     k: Any
     v: Any
     scales: dict[str, Any] = field(default_factory=dict)  # in FP8: q_descale, k_descale and v_descale, each [b, kv heads]
+    o: Any = None  # of a backward pass, as d_o: [b, h, s, d]
+    d_o: Any = None
+    lse: Any = None  # of a backward pass: [b, h, s], contiguous
 
 
 class TorchLab:
@@ -73,12 +82,13 @@ class TorchLab:
         gc.collect()
         gc.freeze()  # of all that is imported, release() need not look for garbage again
         self.dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn}
+        self.known = PACKAGES
         self.packages: dict[str, Any] = {}
 
-    def missing_peers(self) -> dict[str, str]:
-        """The peers that cannot be used, and what importing them says."""
-        missing = {}
-        for name, (module, needed, _) in PACKAGES.items():
+    def missing_peers(self, backward: bool = False) -> dict[str, str]:
+        """The packages that cannot be used, by their peers, and what importing them says."""
+        self.known, missing = BACKWARD_PACKAGES if backward else PACKAGES, {}
+        for name, (module, needed, _) in self.known.items():
             try:
                 self.packages[name] = importlib.import_module(module)
                 getattr(self.packages[name], needed)
@@ -94,7 +104,7 @@ class TorchLab:
             found["cudnn"] = f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
         for name, module in self.packages.items():
             version = getattr(module, "__version__", "unknown")  # FlashAttention-4's is always 0.0.0
-            for package in PACKAGES[name][2]:
+            for package in self.known[name][2]:
                 with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                     version = importlib.metadata.version(package)
             found["cudnn_frontend" if name == "cudnn" else name] = version
@@ -154,39 +164,52 @@ class TorchLab:
             return bits.view(dtype)
 
         scales = {name: view(name, self.torch.float32) for name in case.tensors if name.endswith("_descale")}
-        of_q = case.problem["dtype"]
-        of_kv = of_q if case.problem.get("cache", "q") == "q" else case.problem["cache"]
-        return Tensors(case.problem, *(view(n, self.dtypes[of]) for n, of in zip("qkv", (of_q, of_kv, of_kv))), scales)
+        of_q = self.dtypes[case.problem["dtype"]]
+        of_kv = self.dtypes[case.problem.get("cache") or case.problem["dtype"]]
+        types = {"q": of_q, "k": of_kv, "v": of_kv, "o": of_q, "d_o": of_q, "lse": self.torch.float32}
+        views = {name: view(name, dtype) for name, dtype in types.items() if name in case.tensors}
+        return Tensors(case.problem, **views, scales=scales)
 
     def step(self, name: str, tensors: Tensors) -> Call:
         """As users of the Python module call it."""
+        if tensors.problem.get("backward"):
+            given = (tensors.d_o, tensors.q, tensors.k, tensors.v, tensors.o, tensors.lse)
+            more = {"causal": tensors.problem["causal"], "step": name}
+            gradients = functools.partial(self.flashsteps.attention_backward, *given, **more)
+            return Call(gradients, gradients)
         flags = {flag: True for flag in ("fast", "quantize") if tensors.problem.get(flag)}
         more = {"causal": tensors.problem["causal"], "step": name, **flags, **tensors.scales}
         call = functools.partial(self.flashsteps.attention, tensors.q, tensors.k, tensors.v, **more)
         return Call(call, call)
 
     def judge(self, call: Call, case: Case, tensors: Tensors) -> dict[str, Any]:
-        """Runs a peer twice, and has the first output judged. Its runs may differ: that is recorded."""
+        """Runs a peer twice, and has the first outputs judged. Its runs may differ: that is recorded."""
         dtype = self.torch.bfloat16 if case.problem["dtype"] == "e4m3" else tensors.q.dtype
+        likes = {"o": tensors.q}
+        if case.problem.get("backward"):
+            likes = {"dq": tensors.q, "dk": tensors.k, "dv": tensors.v}
+        runs = []
         with call.around():
-            self.poison(tensors.q, self.torch.nan, dtype)
-            output = call.output()
-            self.poison(tensors.q, 60000.0, dtype)
-            again = call.output()
-        for name, tensor in (("o", output), ("the second o", again)):
-            if tensor.shape != tensors.q.shape or tensor.dtype != dtype:
-                wanted = f"{dtype} {list(tensors.q.shape)}"
-                raise WrongOutput(f"{name} is {tensor.dtype} {list(tensor.shape)}, not {wanted}")
-        output, again = output.contiguous(), again.contiguous()
-        identical = self.torch.equal(output.view(self.torch.int16), again.view(self.torch.int16))
+            for poison in (self.torch.nan, 60000.0):
+                self.poison(likes.values(), poison, dtype)
+                found = call.output()
+                runs.append(found if "dq" in likes else (found,))
+        for which, outputs in zip(("", "the second "), runs):
+            for (name, like), tensor in zip(likes.items(), outputs, strict=True):
+                if tensor.shape != like.shape or tensor.dtype != dtype:
+                    wanted = f"{dtype} {list(like.shape)}"
+                    raise WrongOutput(f"{which}{name} is {tensor.dtype} {list(tensor.shape)}, not {wanted}")
+        first, again = ([tensor.contiguous() for tensor in outputs] for outputs in runs)
+        bits = self.torch.int16
+        identical = all(self.torch.equal(one.view(bits), other.view(bits)) for one, other in zip(first, again))
         self.synchronize()
-        found = case.judge(output.data_ptr(), None, identical)
+        found = case.judge([tensor.data_ptr() for tensor in first], None, identical)
         return {key: found[key] for key in ("status", "message", "validation")}
 
-    def poison(self, like: Any, value: float, dtype: Any = None) -> None:
-        """This where an output is likely to be: PyTorch hands freed blocks out again as they are."""
+    def poison(self, likes: Iterable[Any], value: float, dtype: Any = None) -> None:
+        """This where outputs are likely to be: PyTorch hands freed blocks out again as they are."""
         more = {"dtype": dtype, "memory_format": self.torch.contiguous_format}
-        blocks = [self.torch.full_like(like, value, **more) for _ in range(2)]
+        blocks = [self.torch.full_like(like, value, **more) for like in likes for _ in range(2)]
         del blocks
 
     def timer(self, call: Call, cold_l2: bool) -> Timer:
@@ -227,6 +250,8 @@ class TorchLab:
 def prepare(lab: TorchLab, name: str, tensors: Tensors, cold_l2: bool) -> Call:
     """A contender on these tensors. Raises Skip, or what it itself raises when it is called. Of several ways to call
     it, the fastest with such an L2."""
+    if tensors.problem.get("backward"):
+        return backward(lab, name, tensors, cold_l2)
     if tensors.scales and name not in FP8_PEERS:
         raise Skip(f"in FP8 only {' and '.join(FP8_PEERS)} are called")
     if name.startswith("sdpa_"):
@@ -279,7 +304,7 @@ def sdpa(lab: TorchLab, name: str, tensors: Tensors) -> Call:
 def lower_right(lab: TorchLab, name: str, p: dict[str, Any]) -> dict[str, Any]:
     rows, keys = p["seqlen_q"], p["seqlen_kv"]
     if name == "sdpa_cudnn":
-        raise Skip("PyTorch has no causal mask aligned bottom-right for cuDNN")
+        raise Skip(NO_LOWER_RIGHT)
     if name == "sdpa_math":
         # What causal_lower_right would make anew in every call.
         allowed = lab.torch.ones((rows, keys), dtype=lab.torch.bool, device=lab.device)
@@ -544,6 +569,103 @@ def flashinfer_paged(lab: TorchLab, tensors: Tensors, page_size: int) -> dict[st
     if p["seqlen_q"] > 1:
         ways = {backend: prefill}
     return {f"pages of {page_size} keys in order, {what}": make for what, make in ways.items()}
+
+
+# Backward passes: from the o and lse that the steps get, too. The calls are those that autograd makes.
+
+
+def backward(lab: TorchLab, name: str, tensors: Tensors, cold_l2: bool) -> Call:
+    """In each order of the axes, since some of them copy what lies in another one."""
+    p, make, ways = tensors.problem, BACKWARD[name], {}
+    for order in dict.fromkeys((p["layout"], *ORDERS)):
+        what = ORDERS.get(order, "q, k and v fused") + ("" if order == p["layout"] else ", copied beforehand")
+        ways[what] = lambda order=order: make(lab, in_order(tensors, order))
+        if name.startswith("sdpa_") and p["num_heads_q"] != p["num_heads_kv"]:
+            what += ", heads of K and V repeated beforehand, and their gradients summed up"
+            ways[what] = lambda order=order: of_repeated_heads(lab, make, in_order(tensors, order))
+    return fastest(lab, ways, cold_l2)
+
+
+ORDERS = {"bhsd": "[b, h, s, d]", "bshd": "[b, s, h, d]"}
+
+
+def in_order(tensors: Tensors, order: str) -> Tensors:
+    if order == tensors.problem["layout"]:
+        return tensors
+
+    def copy(tensor: Any) -> Any:
+        return tensor.contiguous() if order == "bhsd" else tensor.transpose(1, 2).contiguous().transpose(1, 2)
+
+    return replace(tensors, **{name: copy(getattr(tensors, name)) for name in ("q", "k", "v", "o", "d_o")})
+
+
+def of_repeated_heads(lab: TorchLab, make: Callable[[TorchLab, Tensors], Call], tensors: Tensors) -> Call:
+    """Who calls an operator that knows no groups has to sum up, too."""
+    group = tensors.problem["num_heads_q"] // tensors.problem["num_heads_kv"]
+    k, v = (t.repeat_interleave(group, dim=1) for t in (tensors.k, tensors.v))
+    repeated = make(lab, replace(tensors, k=k, v=v))
+
+    def run() -> Any:
+        dq, *others = repeated.run()
+        return dq, *(t.unflatten(1, (-1, group)).sum(2) for t in others)
+
+    return Call(run, run)
+
+
+def sdpa_flash_backward(lab: TorchLab, tensors: Tensors) -> Call:
+    """Called by its operator, a causal mask is aligned bottom-right. What a forward call keeps besides o and lse comes
+    from such a call."""
+    aten, t, causal = lab.torch.ops.aten, tensors, tensors.problem["causal"]
+    kept = aten._scaled_dot_product_flash_attention(t.q, t.k, t.v, 0.0, causal, False)
+    lse = t.lse.view_as(kept[1])
+    arguments = (t.d_o, t.q, t.k, t.v, t.o, lse, *kept[2:6], 0.0, causal, *kept[6:8])
+    run = functools.partial(aten._scaled_dot_product_flash_attention_backward, *arguments)
+    return Call(run, run)
+
+
+def sdpa_cudnn_backward(lab: TorchLab, tensors: Tensors) -> Call:
+    p = tensors.problem
+    if p["causal"] and p["seqlen_q"] != p["seqlen_kv"]:
+        raise Skip(NO_LOWER_RIGHT)
+    aten, t, causal = lab.torch.ops.aten, tensors, p["causal"]
+    kept = aten._scaled_dot_product_cudnn_attention(t.q, t.k, t.v, None, True, 0.0, causal, False)
+    lse = t.lse.view_as(kept[1])
+    arguments = (t.d_o, t.q, t.k, t.v, t.o, lse, *kept[6:8], None, *kept[2:6], 0.0, causal)
+    run = functools.partial(aten._scaled_dot_product_cudnn_attention_backward, *arguments)
+    return Call(run, run)
+
+
+def flash_attn_3_backward(lab: TorchLab, tensors: Tensors, deterministic: bool = False) -> Call:
+    """Some versions return the gradients, and all write them where they are told to."""
+    p, empty_like = tensors.problem, lab.torch.empty_like
+    q, k, v, o, d_o = (t.transpose(1, 2) for t in (tensors.q, tensors.k, tensors.v, tensors.o, tensors.d_o))
+    no_lengths, scale = [None] * 6, p["head_dim"] ** -0.5
+    function = lab.packages["flash_attn_3"]._flash_attn_backward
+
+    def run() -> Any:
+        gradients = [empty_like(t) for t in (q, k, v)]
+        inputs = (d_o, q, k, v, o, tensors.lse, *no_lengths)
+        function(*inputs, *gradients, scale, p["causal"], deterministic=deterministic)
+        return gradients
+
+    return Call(run, lambda: tuple(t.transpose(1, 2) for t in run()))
+
+
+def flash_attn_4_backward(lab: TorchLab, tensors: Tensors, deterministic: bool = False) -> Call:
+    q, k, v, o, d_o = (t.transpose(1, 2) for t in (tensors.q, tensors.k, tensors.v, tensors.o, tensors.d_o))
+    more = {"causal": tensors.problem["causal"], "deterministic": deterministic}
+    run = functools.partial(lab.packages["flash_attn_4"]._flash_attn_bwd, q, k, v, o, d_o, tensors.lse, **more)
+    return Call(run, lambda: tuple(t.transpose(1, 2) for t in run()))
+
+
+BACKWARD: dict[str, Callable[[TorchLab, Tensors], Call]] = {
+    "sdpa_flash": sdpa_flash_backward,
+    "sdpa_cudnn": sdpa_cudnn_backward,
+    "flash_attn_3": flash_attn_3_backward,
+    "flash_attn_3_deterministic": functools.partial(flash_attn_3_backward, deterministic=True),
+    "flash_attn_4": flash_attn_4_backward,
+    "flash_attn_4_deterministic": functools.partial(flash_attn_4_backward, deterministic=True),
+}
 
 
 def fastest(lab: TorchLab, ways: dict[str, Callable[[], Call]], cold_l2: bool) -> Call:

@@ -24,7 +24,8 @@ the ladder since; `against` and `measured` may name one.
                                               all, or the steps and peers that are named
     host_time   file=FILE [show=NAME,...]     how long a call keeps the host, of the same file
     standing    file=FILE beside=NAME [show=NAME,...] [by=FILTER] [FILTER...]
-                                              of the same file, rates over that peer's, or the best one's ("best"):
+                                              of the same file, rates over that peer's, or the best one's ("best";
+                                              "best deterministic", "best non-deterministic" of backward passes):
                                               a row a step, a column a head dimension and mask, or a value of `by`
     inputs      file=FILE [show=NAME,...] [FILTER...]
                                               rates over those of the same step with normal inputs: a row a step, a

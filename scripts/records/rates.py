@@ -12,7 +12,15 @@ Run = dict[str, Any]
 PEERS = (
     *("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math"),
     *("flash_attn", "flash_attn_3", "flash_attn_4", "cudnn", "flashinfer"),
+    *("flash_attn_3_deterministic", "flash_attn_4_deterministic"),  # backward passes that add in a fixed order
 )
+DETERMINISTIC = "_deterministic"
+# Beside whom a rate may be set, besides a contender: the fastest of these peers.
+BEST = {
+    "best": lambda name: True,
+    "best non-deterministic": lambda name: not name.endswith(DETERMINISTIC),
+    "best deterministic": lambda name: name.endswith(DETERMINISTIC),
+}
 
 
 def tflops_at(problem: Problem, ms: float) -> float:
@@ -57,9 +65,9 @@ def ring_problem(ring: dict[str, Any], problem: dict[str, Any], whole: bool) -> 
     return problem | {"batch": 1, "seqlen_q": tokens, "seqlen_kv": tokens, "dtype": "bf16", "causal": True}
 
 
-def best_peer(run: dict[str, Any]) -> tuple[str, float] | None:
-    """The fastest of the peers, and its rate. In FP8 one that missed a gate counts as well."""
-    peers = run.get("peers") or []
+def best_peer(run: dict[str, Any], among: str = "best") -> tuple[str, float] | None:
+    """The fastest of the peers, or of some of them, and its rate. In FP8 one that missed a gate counts as well."""
+    peers = [peer for peer in run.get("peers") or [] if BEST[among](peer["peer"])]
     timed = [(peer["peer"], peer["timing"]["tflops"]) for peer in peers if peer.get("timing")]
     return max(timed, key=lambda item: item[1], default=None)
 
@@ -71,12 +79,12 @@ def contenders_of(run: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def ratio_to(run: dict[str, Any], name: str, beside: str = "best") -> float | None:
-    """Of two contenders' rates; "best" is the best peer. None where either has no time."""
+    """Of two contenders' rates; one of BEST is the best peer of these. None where either has no time."""
     mine, other = (
         ((contenders_of(run).get(each) or {}).get("timing") or {}).get("tflops") for each in (name, beside)
     )
-    if beside == "best":
-        other = (best_peer(run) or ("", None))[1]
+    if beside in BEST:
+        other = (best_peer(run, beside) or ("", None))[1]
     return mine / other if mine and other else None
 
 
@@ -87,8 +95,8 @@ def best_step(run: dict[str, Any], names: list[str] | None = None) -> str | None
 
 
 def is_decode(problem: Problem) -> bool:
-    """Are there so few queries that memory decides? As purpose_of() of common/interface.cpp has it."""
-    return problem["seqlen_q"] <= 16
+    """Are there so few queries that memory decides? As is_decode() of harness/run/timing.cpp has it."""
+    return not problem.get("backward") and problem["seqlen_q"] <= 16
 
 
 def terabytes(problem: Problem, entry: dict[str, Any] | None) -> float | None:

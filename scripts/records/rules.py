@@ -10,7 +10,7 @@ from typing import Any
 
 from records import profiles
 from records.problems import computed_dtype, flops, own_problem, problem_label
-from records.rates import percent_of_limit, percent_of_peak, tflops_at
+from records.rates import DETERMINISTIC, percent_of_limit, percent_of_peak, tflops_at
 
 SHAPE = json.loads((Path(__file__).resolve().parents[2] / "docs" / "results.schema.json").read_text(encoding="utf-8"))
 COUNTERS = tuple(SHAPE["$defs"]["counters"]["properties"])
@@ -35,6 +35,12 @@ def only_misses(entry: dict[str, Any], problem: dict[str, Any]) -> bool:
         return False
     errors = (found.get("nrmse"), found.get("worst_row_nrmse"))
     return all(error is not None and error <= OTHER_THAN_ATTENTION for error in errors)
+
+
+def differs(peer: dict[str, Any]) -> bool:
+    """Does a peer that is called deterministic give other bits in another run?"""
+    validation = peer.get("validation") or {}
+    return peer.get("peer", "").endswith(DETERMINISTIC) and validation.get("runs_identical") is False
 
 
 @functools.cache
@@ -121,6 +127,8 @@ def check_entry(entry: dict[str, Any], run: dict[str, Any], data: dict[str, Any]
         if entry["status"] == "fail" and not only_misses(entry, run["problem"]):
             errors.append("timing: is there, and a peer that fails has one only if it computes attention, in e4m3")
         errors += [f"timing.{line}" for line in check_timing(timing, run | {"problem": own}, data["provenance"]["device"])]
+    if differs(entry) and entry["status"] == "pass":
+        errors.append("validation.runs_identical: is false, and the peer is called deterministic")
     counters = entry.get("counters")
     if counters is not None and counters["shared_wavefronts"] < counters["shared_wavefronts_ideal"]:
         errors.append("counters.shared_wavefronts: is below shared_wavefronts_ideal")

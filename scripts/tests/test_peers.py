@@ -110,6 +110,8 @@ def test_wrong_use_is_one_line(capsys, words, expected):
     [
         (["--rounds", "6"], "at least 7"),
         (["--peers", "fa4"], "choose from 'sdpa_flash'"),
+        (["--peers", "cudnn", "--backward"], "--peers: cudnn: with --backward, there are sdpa_flash, sdpa_cudnn, flash_attn_3,"),
+        (["--peers", "flash_attn_4_deterministic"], "--peers: flash_attn_4_deterministic: without --backward, there are sdpa_"),
         (["--json", "/nonexistent/file.json"], "/nonexistent/file.json: No such file or directory"),
         (["--json", ""], "is not a regular file"),
     ],
@@ -131,6 +133,8 @@ def test_the_words_for_problems_are_the_programs():
     options = compare_peers.parse([*SMALL, "--dtype", "e4m3", "--no-lse", "--fast", *LAB])
     (found,) = compare_peers.problems_of(options)
     assert problem_label(found) == "B=4 Hq=16 Hkv=16 Sq=1024 Skv=1024 D=64 e4m3 full lse=none fast=yes"
+    options = compare_peers.parse(["--grid", "paper", "--full", "--dtype", "bf16", "--backward", *LAB])
+    assert {problem["backward"] for problem in compare_peers.problems_of(options)} == {"yes"}
 
 
 def test_the_geometric_mean_is_over_problems_where_both_ran(monkeypatch):
@@ -173,6 +177,12 @@ def test_an_installed_peer_that_does_not_import(monkeypatch):
     Torch.__version__, Torch.backends = "2.11.0", SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91900))
     named = {"cudnn": "9.19.0", "flash_attn": "2.8", "cudnn_frontend": "1.32.0 with cuDNN 9.28.1"}
     assert lab.versions() == {"torch": "2.11.0", **named}
+    # Of backward passes, other modules.
+    monkeypatch.setitem(sys.modules, "flash_attn.cute.interface", SimpleNamespace(_flash_attn_bwd=None))
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", None)
+    lab.packages.clear()
+    assert list(lab.missing_peers(backward=True)) == ["flash_attn_3"] and list(lab.packages) == ["flash_attn_4"]
+    assert lab.versions() == {"torch": "2.11.0", "cudnn": "9.19.0", "flash_attn_4": "unknown"}
 
 
 def test_the_reason_of_a_refusal_is_in_the_warnings():
@@ -252,6 +262,52 @@ def test_in_fp8_who_misses_a_gate_is_timed_and_a_step_may_have_another_type(monk
     assert session.lab.timed[:2] == ["v40_fp8 in e4m3", "v27_tile_shapes@few_keys in bf16"]
     assert session.lab.timed[2:] == ["e4m3 closed", "bf16 closed"] and not session.others
     assert "flash_attn_3: o is too short" in capsys.readouterr().out
+
+
+def test_a_deterministic_backward_pass_whose_runs_differ_fails(monkeypatch, capsys):
+    differs = {"flash_attn_4": True, "flash_attn_4_deterministic": False, "flash_attn_3_deterministic": True}
+
+    def judge(call, case, tensors):
+        found = {"nrmse": 1e-3, "worst_row_nrmse": 1e-3, "runs_identical": not differs[call.note]}
+        return {"status": "pass", "message": "", "validation": found}
+
+    torch = SimpleNamespace(
+        tensors=lambda case: None,
+        attempt=lambda work, refusals=(): work(),
+        judge=judge,
+        timer=lambda call, cold_l2: Fp8Lab().ceiling(),
+        release=lambda: None,
+    )
+    monkeypatch.setattr(compare_peers, "prepare", lambda lab, name, tensors, cold: Call(None, None, note=name))
+    problem = make_problem(dtype="bf16", backward="yes", seqlen_q=4100)  # four rows of dq see no key
+    options = SimpleNamespace(cold_l2=False, rounds=7, json=None)
+    session = compare_peers.Session(Fp8Lab(), torch, options, [problem], ["v50_five_formulas"], list(differs), {"runs": []})
+    session.compare(problem)
+    (run,) = session.data["runs"]
+    timed = {peer["peer"]: "timing" in peer for peer in run["peers"]}
+    assert timed == {"flash_attn_4": True, "flash_attn_4_deterministic": True, "flash_attn_3_deterministic": False}
+    assert run["peers"][2]["message"] == "is called deterministic, and two runs differ"
+    assert run["peers"][0]["note"] == "flash_attn_4; not compared: 4 row(s) of dq a head, which see no key"
+    assert "flash_attn_4: two runs differ" in capsys.readouterr().out
+    grid = compare_peers.format_grid([run])
+    assert [f"x best{each} peer, geometric mean" in grid for each in ("", " non-deterministic", " deterministic")] == [True] * 3
+
+
+@pytest.mark.parametrize("installed", [{"flash_attn_4"}, {"flash_attn_3", "flash_attn_4"}])
+def test_a_backward_pass_that_is_not_installed_is_told(monkeypatch, capsys, installed):
+    missing = {name: "No module" for name in peers.BACKWARD_PACKAGES if name not in installed}
+    torch = SimpleNamespace(missing_peers=lambda backward: missing if backward else {})
+    monkeypatch.setattr(compare_peers, "problems_of", lambda options: [])
+    monkeypatch.setattr(compare_peers, "open_torch", lambda library: (SimpleNamespace(steps=["v50_five_formulas"]), torch))
+    asked = []
+    monkeypatch.setattr(compare_peers.Session, "run", lambda session: asked.append(session.peers) or 0)
+    assert compare_peers.main(["v50", "--backward"]) == 0
+    told = [line.split()[2] for line in capsys.readouterr().out.splitlines()]
+    both = ["flash_attn_3", "flash_attn_3_deterministic"]
+    assert told == ([] if "flash_attn_3" in installed else both)
+    assert [*asked[0], *told] == sorted([*asked[0], *told], key=lambda name: (name in told, rates.PEERS.index(name)))
+    assert {*asked[0], *told} == set(peers.BACKWARD)
+    assert compare_peers.main(["v50", "--backward", "--peers", *both]) == (0 if "flash_attn_3" in installed else 2)
 
 
 def test_peers_and_steps_in_another_type_round_nothing(monkeypatch):
@@ -479,6 +535,172 @@ def test_cudnn_through_its_frontend(lab, torch, monkeypatch, problem):
     monkeypatch.setitem(sys.modules, "cudnn.flex_attention", flex)
     lab.times = [2.0, 1.0]
     assert prepared(lab, "cudnn", problem).note == "flex_attn_func (fastest of 2)"
+
+
+# Backward passes.
+
+
+def backward_tensors(torch: Any, p: dict[str, Any]) -> Tensors:
+    found = tensors_of(torch, p)
+    found.d_o = torch.randn(found.q.shape, generator=torch.Generator().manual_seed(2)).to(torch.bfloat16)
+    found.o = exact(torch, found.q, found.k, found.v, p["causal"]).to(torch.bfloat16)
+    found.lse = scores_of(torch, found.q, found.k, p["causal"]).logsumexp(-1).float()
+    return found
+
+
+def scores_of(torch: Any, q: Any, k: Any, causal: bool) -> Any:
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).double()
+    scores = q.double() @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+    return scores.masked_fill(~exact_mask(torch, *scores.shape[2:], causal), -torch.inf)
+
+
+def gradients(torch: Any, d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, causal: bool) -> tuple[Any, ...]:
+    """By the formulas of AttentionCall::backward."""
+    assert q.shape == o.shape == d_o.shape and lse.shape == q.shape[:3] and lse.dtype == torch.float32
+    group, d_o, q = q.shape[1] // k.shape[1], d_o.double(), q.double()
+    dtype, k, v = k.dtype, *(x.repeat_interleave(group, dim=1).double() for x in (k, v))
+    seen = torch.where(torch.isinf(lse), 0, lse).double()[..., None]
+    weights = (scores_of(torch, q, k, causal) - seen).exp()
+    ds = weights * (d_o @ v.transpose(2, 3) - (d_o * o.double()).sum(-1, keepdim=True)) / math.sqrt(q.shape[3])
+    dk, dv = (x.unflatten(1, (-1, group)).sum(2) for x in (ds.transpose(2, 3) @ q, weights.transpose(2, 3) @ d_o))
+    return tuple(x.to(dtype) for x in (ds @ k, dk, dv))
+
+
+class Aten:
+    """PyTorch's operators as its schemas have them. cuDNN's have a log-sum-exp with one axis more."""
+
+    def __init__(self, torch: Any, grouped: bool = True):
+        self.torch, self.grouped, self.orders = torch, grouped, []
+
+    def kept(self, q: Any, *axes: int) -> tuple[Any, ...]:
+        return (None, self.torch.empty((*q.shape[:3], *axes)), "cum_q", "cum_k", "max_q", "max_k", "seed", "offset", None)
+
+    def found(self, d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, causal: bool) -> tuple[Any, ...]:
+        if not self.grouped and q.shape[1] != k.shape[1]:
+            raise RuntimeError("no grouped heads")
+        self.orders.append("bhsd" if q.stride(1) > q.stride(2) else "bshd")
+        return gradients(self.torch, d_o, q, k, v, o, lse, causal)
+
+    def _scaled_dot_product_flash_attention(self, q, k, v, dropout, causal, debug):
+        return self.kept(q)
+
+    def _scaled_dot_product_flash_attention_backward(self, d_o, q, k, v, o, lse, *more):
+        *kept, dropout, causal, seed, offset = more
+        assert kept == ["cum_q", "cum_k", "max_q", "max_k"] and (dropout, seed, offset) == (0.0, "seed", "offset")
+        return self.found(d_o, q, k, v, o, lse, causal)
+
+    def _scaled_dot_product_cudnn_attention(self, q, k, v, bias, with_lse, dropout, causal, debug):
+        assert bias is None and with_lse
+        return self.kept(q, 1)
+
+    def _scaled_dot_product_cudnn_attention_backward(self, d_o, q, k, v, o, lse, seed, offset, bias, *more):
+        *kept, dropout, causal = more
+        assert kept == ["cum_q", "cum_k", "max_q", "max_k"] and (dropout, seed, offset) == (0.0, "seed", "offset")
+        assert bias is None and not (causal and q.shape[2] != k.shape[2])  # would be aligned top-left
+        return self.found(d_o, q, k, v, o, lse.squeeze(-1), causal)
+
+
+def heads_last_gradients(torch: Any, d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, causal: bool) -> list[Any]:
+    found = gradients(torch, *(x.transpose(1, 2) for x in (d_o, q, k, v, o)), lse, causal)
+    return [x.transpose(1, 2) for x in found]
+
+
+def give_backward_packages(lab: Any, torch: Any, deterministic: bool) -> None:
+    def third(d_o, q, k, v, o, lse, *more, **options):
+        *no_lengths, dq, dk, dv, scale, causal = more
+        assert no_lengths == [None] * 6 and scale == q.shape[3] ** -0.5 and options == {"deterministic": deterministic}
+        for to, found in zip((dq, dk, dv), heads_last_gradients(torch, d_o, q, k, v, o, lse, causal)):
+            to.copy_(found)
+        return "a softmax_d"
+
+    def fourth(q, k, v, o, d_o, lse, **options):
+        assert options.pop("deterministic") == deterministic
+        return tuple(heads_last_gradients(torch, d_o, q, k, v, o, lse, **options))
+
+    lab.packages["flash_attn_3"] = SimpleNamespace(_flash_attn_backward=third)
+    lab.packages["flash_attn_4"] = SimpleNamespace(_flash_attn_bwd=fourth)
+
+
+def prepared_backward(lab: Any, name: str, problem: dict[str, Any]) -> Call:
+    """The call of a peer, whose gradients are right."""
+    torch = lab.real_torch
+    tensors = backward_tensors(torch, problem | {"backward": "yes"})
+    call = peers.prepare(lab, name, tensors, cold_l2=False)
+    given = (getattr(tensors, each) for each in ("d_o", "q", "k", "v", "o", "lse"))
+    for found, right in zip(call.output(), gradients(torch, *given, problem["causal"]), strict=True):
+        assert found.dtype == torch.bfloat16 and found.shape == right.shape
+        assert float((found.double() - right.double()).norm() / right.double().norm()) < 5e-3
+    return call
+
+
+@pytest.fixture
+def aten(lab, torch) -> Aten:
+    """PyTorch in which these operators are those of a GPU."""
+    aten = Aten(torch)
+    lab.real_torch = torch
+    lab.torch = SimpleNamespace(ops=SimpleNamespace(aten=aten), empty_like=torch.empty_like, cuda=torch.cuda)
+    return aten
+
+
+@pytest.mark.parametrize("name", list(peers.BACKWARD))
+@pytest.mark.parametrize("problem", PROBLEMS, ids=problem_label)
+def test_gradients_of_peers_are_right(lab, torch, aten, name, problem):
+    """Grouped heads, masks aligned bottom-right, and rows that see no key: there the log-sum-exp is -inf."""
+    give_backward_packages(lab, torch, name.endswith(rates.DETERMINISTIC))
+    ways = 4 if name.startswith("sdpa_") and problem["num_heads_q"] != problem["num_heads_kv"] else 2
+    lab.times = [2.0, *[3.0] * (ways - 1)]
+    if name == "sdpa_cudnn" and problem["causal"] and problem["seqlen_q"] != problem["seqlen_kv"]:
+        with pytest.raises(Skip, match="no causal mask aligned bottom-right for cuDNN"):
+            prepared_backward(lab, name, problem)
+        return
+    assert prepared_backward(lab, name, problem).note == f"[b, h, s, d] (fastest of {ways})"
+
+
+def test_gradients_are_timed_in_both_orders_of_the_axes(lab, aten):
+    lab.times = [3.0, 2.0]
+    call = prepared_backward(lab, "sdpa_cudnn", PROBLEMS[0])
+    assert call.note == "[b, s, h, d], copied beforehand (fastest of 2)"
+    assert aten.orders == ["bhsd", "bshd", "bshd"]  # as they lie, as a copy, and again to be compared
+    lab.times = [3.0, 2.0, 1.0]
+    call = prepared_backward(lab, "sdpa_flash", problem_of(2, 3, 3, 70, 70, 64, layout="qkv"))
+    assert call.note == "[b, s, h, d], copied beforehand (fastest of 3)"
+
+
+def test_an_operator_without_grouped_heads_gets_repeated_ones_and_sums_up(lab, torch, aten):
+    aten.grouped = False
+    lab.times = [2.0, 3.0]
+    note = prepared_backward(lab, "sdpa_cudnn", problem_of(2, 6, 2, 40, 40, 64, causal=True)).note
+    repeated = "heads of K and V repeated beforehand, and their gradients summed up"
+    assert note.startswith(f"[b, h, s, d], {repeated} (fastest of 2); [b, h, s, d]: no grouped heads; [b, s, h, d], copied")
+
+
+def test_gradients_are_judged_together(torch):
+    problem = problem_of(1, 4, 2, 50, 90, 64, backward="yes")
+    tensors, judged = backward_tensors(torch, problem), []
+
+    def judge(outputs, lse, runs_identical):
+        judged.append((outputs, lse, runs_identical))
+        return {"status": "pass", "message": "", "validation": {}, "more": 1}
+
+    case = SimpleNamespace(problem=problem, judge=judge)
+    pytorch = peers.TorchLab(torch, None, SimpleNamespace(on_gpu=False))
+    found = (tensors.q, tensors.k, tensors.v)
+    assert pytorch.judge(Call(None, lambda: found), case, tensors) == {"status": "pass", "message": "", "validation": {}}
+    other = iter((found, (tensors.q, tensors.k, 2 * tensors.v)))
+    pytorch.judge(Call(None, lambda: next(other)), case, tensors)
+    addresses = [tensor.data_ptr() for tensor in found]
+    assert judged == [(addresses, None, True), (addresses, None, False)]
+    wrong = iter((found, (tensors.q, tensors.v[:, :, :3], tensors.v)))
+    with pytest.raises(peers.WrongOutput, match=r"the second dk is torch.bfloat16 \[1, 2, 3, 64\], not .* \[1, 2, 90, 64\]"):
+        pytorch.judge(Call(None, lambda: next(wrong)), case, tensors)
+
+
+def test_a_steps_gradients_are_those_of_the_python_module(torch):
+    tensors = backward_tensors(torch, problem_of(1, 2, 2, 5, 5, 64, causal=True, backward="yes"))
+    module = SimpleNamespace(attention_backward=lambda *arrays, **options: (arrays, options))
+    arrays, options = peers.TorchLab(torch, module, SimpleNamespace(on_gpu=False)).step("v50", tensors).run()
+    assert options == {"causal": True, "step": "v50"}
+    assert [*map(id, arrays)] == [id(getattr(tensors, name)) for name in ("d_o", "q", "k", "v", "o", "lse")]
 
 
 FP8 = problem_of(2, 4, 2, 16, 70, 64, causal=True, dtype="e4m3")

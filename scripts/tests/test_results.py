@@ -194,6 +194,25 @@ def test_a_peer_in_fp8_that_misses_a_gate_has_a_time():
     assert any("only what passed has one" in line for line in results.check(data))
 
 
+def test_backward_passes_that_repeat_themselves_are_compared_alone():
+    names = ("sdpa_cudnn", "flash_attn_4", "flash_attn_4_deterministic")
+    data = make_peers_record(names, problems=[make_problem(backward="yes", seqlen_q=8)])
+    (run,) = data["runs"]
+    assert not rates.is_decode(run["problem"]) and rates.is_decode(run["problem"] | {"backward": None})
+    cudnn, any_order, deterministic = run["peers"]
+    any_order["validation"]["runs_identical"] = False
+    assert results.check(data) == []
+    best = {among: rates.best_peer(run, among)[0] for among in rates.BEST}
+    assert best == {"best": names[2], "best non-deterministic": names[1], "best deterministic": names[2]}
+    step = run["steps"][0]
+    expected = step["timing"]["tflops"] / any_order["timing"]["tflops"]
+    assert rates.ratio_to(run, step["step"], "best non-deterministic") == pytest.approx(expected)
+    deterministic["validation"]["runs_identical"] = False
+    assert any("is called deterministic" in line for line in results.check(data))
+    del run["peers"][1:]
+    assert rates.ratio_to(run, step["step"], "best deterministic") is None
+
+
 def test_a_step_in_another_type_is_judged_as_that():
     data = make_peers_record(problems=[make_problem(dtype="e4m3")])
     step = data["runs"][0]["steps"][1]
