@@ -17,7 +17,7 @@ json gates_by_type();  // those of gates.h, for scripts
 // Simple enough to be believed, once it is checked itself: others' whole outputs may be compared with its
 // own. And it leaves the o and lse of a large backward pass.
 constexpr const char* kTrustedStep = "v01_scalar";
-constexpr const char* kTrustedBackwardStep = "v50_five_formulas";
+constexpr const char* kTrustedBackwardStep = "v51_delta_from_o";  // v50 has another D: it reads no o
 inline const char* trusted_step(const Problem& problem) {
   return problem.backward ? kTrustedBackwardStep : kTrustedStep;
 }
