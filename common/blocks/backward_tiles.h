@@ -291,7 +291,8 @@ __device__ __forceinline__ void write_dq(float* half, const float (&acc_dq)[1][k
 #pragma unroll
   for (int n = 0; n < kDQTiles; ++n) {
     const float(&x)[4] = acc_dq[0][n];
-    *reinterpret_cast<float4*>(&half[(n * 128 + thread) * 4]) = {x[0], x[1], x[2], x[3]};
+    store_16_bytes(&half[(n * 128 + thread) * 4], {__float_as_uint(x[0]), __float_as_uint(x[1]),
+                                                   __float_as_uint(x[2]), __float_as_uint(x[3])});
   }
 }
 
