@@ -31,7 +31,7 @@ from records.problems import problem_label  # noqa: E402
 from steps import sources  # noqa: E402
 
 STEPS = sources.all_steps()  # of those in the program, which may hold ablations as well
-STEPS_OF_FP16 = [step for step in STEPS if sources.part(step) != "FP8"]
+STEPS_OF_FP16 = [step for step in STEPS if sources.part(step) not in ("FP8", "backward")]  # and of forward passes
 
 SMALL = ["--backend", "emulator", "--shape", "1,2,100,64"]
 
