@@ -365,7 +365,7 @@ def test_describe():
     for name in flashsteps.steps():
         step = flashsteps.describe(name)
         assert step.name == name and step.title and step.alignment_bytes in (0, 16) and step.needs_sm >= 80
-        more = {"v01": ("fp32", "e4m3"), "v02": ("fp32",), "v50": ("fp32",)}.get(name[:3], ())
+        more = {"v01": ("fp32", "e4m3"), "v02": ("fp32",), "v50": ("fp32",), "v51": ("fp32",)}.get(name[:3], ())
         assert step.backward == (step.part == "backward")
         assert step.varies is None or step.varies
         assert step.fp8_cache == (name[:3] == "v42")
