@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_program import BUILD, FIXTURES, FLASHSTEPS, ROOT, STEPS, run
+from test_program import BUILD, FIXTURES, FLASHSTEPS, ROOT, STEPS, run, sources
 
 ONE_CTA = ["--shape", "1,1,1,64,230,64"]
 FEW_KEYS = ["--shape", "1,1,1,16,60,64"]  # one CTA of a step that splits keys
@@ -35,7 +35,8 @@ def events(data: dict[str, Any], category: str) -> list[dict[str, Any]]:
     return [event for event in data["traceEvents"] if event.get("cat") == category]
 
 
-@pytest.mark.parametrize("step", STEPS)
+# Of a backward pass, which has three kernels and several CTAs, a trace shows one CTA of the one with most warps.
+@pytest.mark.parametrize("step", [step for step in STEPS if sources.part(step) != "backward"])
 def test_every_step_has_a_trace_that_agrees_with_its_counters(tmp_path: Path, step: str) -> None:
     kernel = (ROOT / "steps" / step / "kernel.cu").read_text(encoding="utf-8")
     splits = "Purpose::kDecode" in kernel or "even_shares.h" in kernel
