@@ -95,6 +95,7 @@ void SharedRaces::forget() {
   for (Shadow* shadow : {&dynamic_shared_, &static_shared_}) {
     std::fill(shadow->blocks.begin(), shadow->blocks.end(), Block{});
     std::fill(shadow->cells.begin(), shadow->cells.end(), Cell{});
+    std::fill(shadow->byte_cells.begin(), shadow->byte_cells.end(), Cell{});
   }
   warps_.fill({});
   own_.fill(0);
@@ -118,6 +119,7 @@ void SharedRaces::Shadow::cover(uintptr_t begin, size_t bytes) {
   if (num_blocks <= blocks.size()) return;
   blocks.resize(num_blocks);
   cells.resize(num_blocks * kMaxCells);
+  if (!byte_cells.empty()) byte_cells.resize(num_blocks * kBlockBytes);
 }
 
 void SharedRaces::tick(int warp) {
@@ -415,13 +417,12 @@ void SharedRaces::proxy_fence(const Fiber& who) {
 // ---- accesses
 
 void SharedRaces::Shadow::split(Block& block, int cell_shift) {
-  Cell* const its = cells_of(block);
-  if (block.cell_shift == kBlockShift) {
-    std::fill_n(its, kBlockBytes >> cell_shift, block.cell);
-  } else {
-    for (size_t i = kBlockBytes >> cell_shift; i-- > 0;) its[i] = its[i >> (block.cell_shift - cell_shift)];
-  }
+  if (cell_shift == 0 && byte_cells.empty()) byte_cells.resize(blocks.size() * kBlockBytes);
+  const Block before = block;
+  const Cell* const larger = before.cell_shift == kBlockShift ? &before.cell : cells_of(block);
   block.cell_shift = uint8_t(cell_shift);
+  Cell* const its = cells_of(block);  // perhaps where the larger ones are
+  for (size_t i = kBlockBytes >> cell_shift; i-- > 0;) its[i] = larger[i >> (before.cell_shift - cell_shift)];
 }
 
 // visit(block, cells, whole) for each block of these bytes: all of it, or a part. A block of which no part

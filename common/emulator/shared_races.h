@@ -221,7 +221,7 @@ class SharedRaces {
   };
   static constexpr int kBlockShift = 4;
   static constexpr size_t kBlockBytes = 1 << kBlockShift;
-  static constexpr size_t kMaxCells = kBlockBytes;  // of a block
+  static constexpr size_t kMaxCells = kBlockBytes / 2;  // of a block, unless it has one for each byte
   struct Block {
     Cell cell;                         // of all its bytes, unless they differ:
     uint8_t cell_shift = kBlockShift;  // then each 1 << cell_shift of them have a cell
@@ -230,10 +230,14 @@ class SharedRaces {
     uintptr_t base = 0;
     std::vector<Block> blocks;
     std::vector<Cell> cells;
+    std::vector<Cell> byte_cells;  // empty until somebody touches a byte: together they would fill caches
 
     void cover(uintptr_t begin, size_t bytes);
     Block& block_at(uintptr_t address) { return blocks[(address - base) / kBlockBytes]; }
-    Cell* cells_of(const Block& block) { return &cells[size_t(&block - blocks.data()) * kMaxCells]; }
+    Cell* cells_of(const Block& block) {
+      const size_t number = size_t(&block - blocks.data());
+      return block.cell_shift == 0 ? &byte_cells[number * kBlockBytes] : &cells[number * kMaxCells];
+    }
     void split(Block& block, int cell_shift);
   };
   struct Mbarrier {
