@@ -42,8 +42,8 @@ struct Options {
   int host_threads = 0;          // CTAs are spread over so many, or some more; 0: one per core
   void (*progress)() = nullptr;  // a sign of life, from any host thread: see headway.h
   std::vector<Counters>* each_launch = nullptr;  // receives the counters of every launch
-  // Receives what CTA number trace_cta does, unless it has that of a kernel with as many warps; implies
-  // `count`.
+  // Receives what CTA number trace_cta does, unless it has that of a kernel with more shared memory, or with
+  // as much and as many warps; implies `count`.
   Trace* trace = nullptr;
   uint64_t trace_cta = 0;
   // Receives the reports of every launch, and advice. A launch then goes on after those that permit it, each

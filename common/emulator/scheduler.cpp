@@ -344,7 +344,8 @@ void start_cta(Cta& c, uint64_t index) {
   c.reads->start(c.launch->memory.size());
   c.reads->headway = 0;
   Trace* const trace = c.options.trace;
-  if (trace != nullptr && index == c.options.trace_cta && trace->num_warps < c.num_warps) {
+  if (trace != nullptr && index == c.options.trace_cta &&
+      std::pair(trace->smem_bytes, trace->num_warps) < std::pair(c.smem_bytes, c.num_warps)) {
     *trace = {};
     c.tracer = std::make_unique<Tracer>(*trace);
   }

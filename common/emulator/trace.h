@@ -85,6 +85,7 @@ struct TraceEvent {
 
 struct Trace {
   int num_warps = 0;               // 0: nothing was traced
+  size_t smem_bytes = 0;           // of the CTA, as num_warps
   std::vector<TraceEvent> events;  // by beginning
 };
 

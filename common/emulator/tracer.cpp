@@ -39,6 +39,7 @@ Tracer::Tracer(Trace& trace)
 
 void Tracer::finish() {
   trace_.num_warps = cta->num_warps;
+  trace_.smem_bytes = cta->smem_bytes;
   for (const Warp& warp : warps_) {
     trace_.events.insert(trace_.events.end(), warp.events.begin(), warp.events.end());
     trace_.events.insert(trace_.events.end(), warp.products.begin(), warp.products.end());

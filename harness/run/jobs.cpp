@@ -63,15 +63,16 @@ const Step* prepare_step(const std::string& step_name, const Backend& backend, c
   return step;
 }
 
-int warps_of_cta(const LaunchRecord& kernel) {
-  return int(kernel.block[0] * kernel.block[1] * kernel.block[2] + 31) / 32;
+std::pair<size_t, int> size_of_cta(const LaunchRecord& kernel) {
+  return {kernel.smem_bytes, int(kernel.block[0] * kernel.block[1] * kernel.block[2] + 31) / 32};
 }
 
 // What is said of the step as a whole: a kernel for all of them, with the most of each resource. The grid and
-// the block are those of the kernel with the most warps in a CTA: not of one that resets a counter.
+// the block are those of the kernel with the most shared memory, and then warps, in a CTA: not of one that
+// resets a counter, or prepares or finishes rows.
 json largest(const std::vector<LaunchRecord>& kernels) {
   if (kernels.empty()) return nullptr;
-  LaunchRecord all = *std::ranges::max_element(kernels, {}, warps_of_cta);
+  LaunchRecord all = *std::ranges::max_element(kernels, {}, size_of_cta);
   for (const LaunchRecord& kernel : kernels) {
     all.smem_bytes = std::max(all.smem_bytes, kernel.smem_bytes);
     all.registers = std::max(all.registers, kernel.registers);
