@@ -2,6 +2,8 @@
 // the workspace. Spelled out in v53_backward_wgmma.
 #pragma once
 
+#include <type_traits>
+
 #include "common/attention.h"
 #include "common/blocks/epilogue.h"
 #include "common/blocks/operands.h"
@@ -22,7 +24,15 @@ __host__ __device__ constexpr int backward_block_m(int head_dim) { return head_d
 // half of its rows. A thread has kDQTiles * 4 elements.
 constexpr int kDQTiles = 8, kDQHalf = 128 * kDQTiles * 4;
 
-// In the workspace, of one tile of queries: the sums of dQ, LSE in units of log2, and D.
+// FP16 has 11 bits of a number only from 2^-14 on, and of many keys most of P is smaller. So it gets P times
+// 2^14: that is in LSE. What P is multiplied by is divided, dP - D before the product and dV in the end.
+template <typename Element>
+constexpr int kPExponent = std::is_same_v<Element, __half> ? 14 : 0;
+template <typename Element>
+constexpr float kUnscaleP = 1.0f / (1 << kPExponent<Element>);
+
+// In the workspace, of one tile of queries: the sums of dQ, LSE in units of log2 and less kPExponent, and D
+// times kUnscaleP.
 template <int HEAD_DIM>
 struct BackwardWorkspace {
   static constexpr int BLOCK_M = backward_block_m(HEAD_DIM);
@@ -59,7 +69,7 @@ inline size_t backward_workspace_bytes(const AttentionCall& call) {
 
 constexpr int kRowsThreads = 256;  // of the kernels below, whose CTAs have a tile of queries each
 
-// By a CTA of the first kernel: D, and LSE in units of log2.
+// By a CTA of the first kernel: D and LSE.
 template <int HEAD_DIM, typename Element>
 __device__ void prepare_rows(const BackwardParams<Element>& params) {
   constexpr int BLOCK_M = backward_block_m(HEAD_DIM);
@@ -87,13 +97,13 @@ __device__ void prepare_rows(const BackwardParams<Element>& params) {
       add(o.z, d_o.z);
       add(o.w, d_o.w);
       const float natural = params.lse_head(batch, head)[query];
-      if (natural != -INFINITY) lse = natural * kLog2e;
+      if (natural != -INFINITY) lse = fmaf(natural, kLog2e, -float(kPExponent<Element>));
     }
 #pragma unroll
     for (int lanes = LANES / 2; lanes > 0; lanes /= 2) delta += __shfl_xor_sync(0xffffffff, delta, lanes);
     if (lane == 0) {
       workspace.lse[workspace.row_offset(row)] = lse;
-      workspace.delta[workspace.row_offset(row)] = delta;
+      workspace.delta[workspace.row_offset(row)] = delta * kUnscaleP<Element>;
     }
   }
 }

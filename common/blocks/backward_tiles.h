@@ -233,7 +233,7 @@ __device__ __forceinline__ void load_of_queries(float4 (&to)[STEPS], const float
   for (int i = 0; i < STEPS; ++i) to[i] = *reinterpret_cast<const float4*>(&from[i * 16 + acc_col * 2]);
 }
 
-// P^T = exp2(scale * S^T - LSE).
+// P^T = exp2(scale * S^T - LSE), which for FP16 is 2^14 times as much: see kPExponent.
 template <typename Element, int S_TILES, int STEPS>
 __device__ __forceinline__ FragP<STEPS * 16> make_p_transposed(const float (&acc_s)[1][S_TILES][4],
                                                                const float4 (&lse)[STEPS], float scale) {
@@ -273,7 +273,8 @@ __device__ __forceinline__ void write_ds(DS& ds, const FragP<STEPS * 16>& p,
   const int offset = own_offset<DS>();
   const auto ds2 = [](uint32_t of_p, const float* dp, float delta_0, float delta_1) {
     const float2 p2 = unpack2<Element>(of_p);
-    return pack2<Element>(p2.x * (dp[0] - delta_0), p2.y * (dp[1] - delta_1));
+    return pack2<Element>(p2.x * fmaf(dp[0], kUnscaleP<Element>, -delta_0),
+                          p2.y * fmaf(dp[1], kUnscaleP<Element>, -delta_1));
   };
 #pragma unroll
   for (int i = 0; i < STEPS; ++i) {

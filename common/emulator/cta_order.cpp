@@ -30,14 +30,16 @@ Turns::Turns(uint64_t seed, uint64_t num_clusters, size_t num_slots)
 void Turns::take(uint64_t place) {
   std::unique_lock lock(mutex_);
   while (slots_[chosen_] != place && !is_cancelled()) {
-    changed_.wait_for(lock, std::chrono::milliseconds(100));  // nobody tells of a cancellation
+    // Nobody tells of a cancellation.
+    come_[place % come_.size()].wait_for(lock, std::chrono::milliseconds(100));
   }
 }
 
 void Turns::pass() {
   const std::lock_guard lock(mutex_);
   ++turns_since_exit_;
-  choose();
+  constexpr uint64_t kFew = 4096;  // more than any step's counters need
+  if (++turns_ < kFew || random_.one_in(16)) choose();
   vacate_slots();
 }
 
@@ -77,7 +79,7 @@ void Turns::vacate_slots() {
     }
     if (!slots_.empty()) choose();
   }
-  changed_.notify_all();
+  if (!slots_.empty()) come_[slots_[chosen_] % come_.size()].notify_all();
 }
 
 }  // namespace emulator

@@ -2,6 +2,7 @@
 // comes next where they can notice each other. The unit is a cluster, by its place in the order.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +34,8 @@ class Turns {
   // A turn comes to clusters that have not started, too: there must be a host thread for every slot.
   Turns(uint64_t seed, uint64_t num_clusters, size_t num_slots);
   void take(uint64_t place);  // returns when its turn has come, or when the launch is cancelled
-  // By whose turn it is.
+  // By whose turn it is. After many, most are followed by one of the same cluster: a host thread that is
+  // woken for each addition to a sum would take longer than all else.
   void pass();
   bool all_wait() const;  // so it seems; maybe for a cluster that has no slot
   void add_slot();
@@ -49,11 +51,13 @@ class Turns {
 
   const uint64_t num_clusters_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  // By place: only who waits for the turn is woken. Of those under way hardly two share one.
+  std::array<std::condition_variable, 64> come_;
   Random random_;
-  std::vector<uint64_t> slots_;    // places
-  size_t chosen_ = 0;              // the slot whose turn it is
-  uint64_t next_;                  // the first place that has not had a slot
+  std::vector<uint64_t> slots_;  // places
+  size_t chosen_ = 0;            // the slot whose turn it is
+  uint64_t next_;                // the first place that has not had a slot
+  uint64_t turns_ = 0;
   uint64_t turns_since_exit_ = 0;  // or since there was a new slot
   std::vector<bool> exited_;
 };

@@ -105,6 +105,8 @@ Pair pair_of(const Problem& p, const Query& query, const Keys& keys, int key) {
       2 * truncations(d) * (query.d_o_norm * keys.v_norms[key] / root + std::abs(query.delta));
   pair.lost_ds =
       pair.error_of_p * std::abs(pair.ds) + pair.p * of_difference + kMany * lost_below_normal(p, pair.ds);
+  // Of FP32, too, P may be lost below the normal numbers, and dP - D may be large.
+  if (pair.p < 0x1p-126) pair.lost_ds += kMany * std::abs(pair.ds);
   return pair;
 }
 

@@ -217,7 +217,7 @@ TEST_CASE("every bad argument gets one clear line") {
       {{"run", "--shpae", "1,1,8,64"},
        "unexpected argument '--shpae'; did you mean --shape? (see run --help)"},
       {{"run", "v99_magic"}, "unknown step 'v99_magic' (flashsteps list --short names all)"},
-      {{"run", "v5"}, "unknown step 'v5'; did you mean v05_padded_smem? (flashsteps list"},
+      {{"run", "v5_padded"}, "unknown step 'v5_padded'; did you mean v05_padded_smem? (flashsteps list"},
       {{"run", "v05_paded"}, "unknown step 'v05_paded'; did you mean v05_padded_smem? ("},
       {{"run", "V05-padded"}, "; did you mean v05_padded_smem? ("},
       {{"run", "padded"}, "; did you mean v05_padded_smem? ("},

@@ -45,12 +45,19 @@ __host__ __device__ constexpr int block_m(int head_dim) { return head_dim == 128
 // half of its rows. A thread has DQ_TILES * 4 elements.
 constexpr int DQ_TILES = 64 / MMA_N;
 
+// FP16 has 11 bits of a number only from 2^-14 on, and of many keys most of P is smaller. So it gets P times
+// 2^14: that is in LSE. What P is multiplied by is divided, dP - D before the product and dV in the end.
+template <typename Element>
+constexpr int P_EXPONENT = std::is_same_v<Element, __half> ? 14 : 0;
+template <typename Element>
+constexpr float UNSCALE_P = 1.0f / (1 << P_EXPONENT<Element>);
+
 constexpr int NUM_THREADS = NUM_CONSUMERS + 128;
 constexpr int REGISTERS_AT_LAUNCH = registers_at_launch(NUM_THREADS, 1);
 constexpr int PRODUCER_REGISTERS = 24;
 constexpr int CONSUMER_REGISTERS = 240;
 
-// ---- The workspace: of each tile of queries the sums of dQ, LSE and D
+// ---- The workspace: of each tile of queries the sums of dQ, LSE less P_EXPONENT, and D times UNSCALE_P
 
 template <int HEAD_DIM>
 struct Workspace {
@@ -117,13 +124,13 @@ __global__ void __launch_bounds__(ROWS_THREADS) prepare_kernel(const BackwardPar
       add(o.z, d_o.z);
       add(o.w, d_o.w);
       const float natural = params.lse_head(batch, head)[query];
-      if (natural != -INFINITY) lse = natural * kLog2e;
+      if (natural != -INFINITY) lse = fmaf(natural, kLog2e, -float(P_EXPONENT<Element>));
     }
 #pragma unroll
     for (int lanes = LANES / 2; lanes > 0; lanes /= 2) delta += __shfl_xor_sync(0xffffffff, delta, lanes);
     if (lane == 0) {
       workspace.lse[workspace.row_offset(row)] = lse;
-      workspace.delta[workspace.row_offset(row)] = delta;
+      workspace.delta[workspace.row_offset(row)] = delta * UNSCALE_P<Element>;
     }
   }
   for (int i = threadIdx.x; i < BLOCK_M * HEAD_DIM / 4; i += ROWS_THREADS)
@@ -345,7 +352,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
       const float4 delta = *reinterpret_cast<const float4*>(&shared.delta[stage][i * 16 + acc_col * 2]);
       const auto ds2 = [&](uint32_t p, const float* dp, float delta_0, float delta_1) {
         const float2 p2 = unpack2<Element>(p);
-        return pack2<Element>(p2.x * (dp[0] - delta_0), p2.y * (dp[1] - delta_1));
+        return pack2<Element>(p2.x * fmaf(dp[0], UNSCALE_P<Element>, -delta_0),
+                              p2.y * fmaf(dp[1], UNSCALE_P<Element>, -delta_1));
       };
       const float *left = acc_dp[0][2 * i], *right = acc_dp[0][2 * i + 1];
       stmatrix_x4(
@@ -403,7 +411,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
                    scaled2<Element>(right, factor), scaled2<Element>(right + 2, factor)});
     }
   };
-  write(shared.v, acc_dv, 1.0f);
+  write(shared.v, acc_dv, UNSCALE_P<Element>);
   write(shared.k, acc_dk, params.softmax_scale);
   fence_proxy_async();         // TMA sees what this lane has written
   bar_sync(1, NUM_CONSUMERS);  // dK and dV are complete

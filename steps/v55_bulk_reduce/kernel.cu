@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
 
   // dK and dV, rounded, go where K and V were, to be stored by TMA.
   bar_sync(1, kConsumerThreads);  // both warpgroups have computed dQ, which reads all of K
-  write_gradient(shared.v, acc_dv, 1.0f);
+  write_gradient(shared.v, acc_dv, kUnscaleP<Element>);
   write_gradient(shared.k, acc_dk, params.softmax_scale);
   fence_proxy_async();            // TMA sees what this lane has written
   bar_sync(1, kConsumerThreads);  // dK and dV are complete
