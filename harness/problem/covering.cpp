@@ -18,7 +18,11 @@ using Value = std::function<void(Problem&)>;
 using Choice = std::vector<size_t>;  // per axis, which of its values
 
 constexpr int kRound = 256, kFew = 40, kLong = 1100;
-constexpr int kMostRowsOfLong = 65, kMostHeadsOfLong = 4;  // what makes it cheap
+constexpr int kMostHeadsOfLong = 4;  // what makes it cheap, with most_rows_of_long
+
+// The memory part of the backward pass, with fp32: without tensor cores its five products take as long on the
+// emulator as those of fifteen forward steps.
+bool is_scalar_backward(const StepInfo& step) { return step.backward && step.dtypes.has(DType::kFp32); }
 
 // The values are put into a problem in the order of the axes: how many keys depends on how many rows.
 struct Axes {
@@ -26,12 +30,18 @@ struct Axes {
   std::vector<DType> dtypes;
   size_t batch_axis;
   bool fp8_cache, quantize, backward;
+  int most_rows_of_long;
 
   explicit Axes(const StepInfo& step)
-      : fp8_cache(step.fp8_cache), quantize(step.quantizes), backward(step.backward) {
+      : fp8_cache(step.fp8_cache),
+        quantize(step.quantizes),
+        backward(step.backward),
+        most_rows_of_long(is_scalar_backward(step) ? 2 : 65) {
     // One tile of 64 rows and less, two, several; six, the last of them ragged. Of longer tiles: see
     // more_rows().
-    add(&Problem::seqlen_q, {1, 2, 63, 64, 65, 128, 200, 257, 330});
+    std::vector<int> rows{1, 2, 63, 64, 65, 128};
+    if (!is_scalar_backward(step)) rows.insert(rows.end(), {200, 257, 330});
+    add(&Problem::seqlen_q, rows);
     // As many keys, more, fewer, few. A round number of them fills tiles of 64, 128 and 256 alike. A long one
     // keeps a pipeline going for 18 tiles, or 9.
     values.push_back({[](Problem& p) { p.seqlen_kv = p.seqlen_q; },
@@ -99,7 +109,7 @@ struct Axes {
     const Problem p = build(c);
     if (!shape_error(p).empty()) return false;  // also where half of one row is no key
     if (p.batch == 1 && p.kv_lengths == KvLengths::kZeros) return false;  // nothing would be computed
-    return !(p.seqlen_kv == kLong && (p.seqlen_q > kMostRowsOfLong || p.num_heads_q > kMostHeadsOfLong));
+    return !(p.seqlen_kv == kLong && (p.seqlen_q > most_rows_of_long || p.num_heads_q > kMostHeadsOfLong));
   }
 };
 
@@ -160,6 +170,7 @@ void more_pages(std::vector<Problem>& sample) {
 
 // One full tile of 192 or 256 rows, six ragged ones of 128, 192 or 256, and many. Two have exactly 128 keys.
 void more_rows(const StepInfo& step, std::vector<Problem>& sample) {
+  if (is_scalar_backward(step)) return;  // its tiles are small
   sample.push_back({.seqlen_q = 2500, .seqlen_kv = 5});
   if (step.purpose == Purpose::kDecode) return;  // its tiles have 16 rows
   for (const auto& [rows, keys] : {std::pair{192, 128}, {256, 70}, {700, 128}, {1000, 70}, {1300, 70}})
@@ -202,14 +213,19 @@ void shared_tiles(std::vector<Problem>& sample) {
 // head_dims: only long sums of one sign show that FP8 products were summed with too few bits. And with some
 // outliers, most of a row's weight lies in weights that are too small for the normal numbers of e4m3.
 void many_keys(const StepInfo& step, std::vector<Problem>& sample) {
-  const bool is_scalar = step.part == Part::kMemory || (step.backward && step.dtypes.has(DType::kFp32));
+  const bool is_scalar = step.part == Part::kMemory || is_scalar_backward(step);
   const int rows = is_scalar ? 1 : step.purpose == Purpose::kDecode ? 16 : 64;
+  if (step.backward) {
+    // The loop goes through the queries. Of many keys there are many CTAs.
+    sample.push_back({.seqlen_q = 8500, .seqlen_kv = rows});
+    sample.push_back({.seqlen_q = rows, .seqlen_kv = 4200, .causal = true});
+    return;
+  }
   const bool of_fp8 = step.quantizes || (step.dtypes.has(DType::kE4m3) && !step.dtypes.has(DType::kFp16));
   sample.push_back({.seqlen_q = rows,
                     .seqlen_kv = 17000,
                     .causal = true,
                     .inputs = of_fp8 ? Inputs::kMean : Inputs::kNormal});
-  if (step.backward) sample.push_back({.seqlen_q = 17000, .seqlen_kv = rows});  // dK and dV: as many queries
   if (!of_fp8) return;
   sample.push_back({.seqlen_q = rows, .seqlen_kv = 4096, .head_dim = 128, .inputs = Inputs::kMean});
   sample.push_back({.seqlen_q = rows, .seqlen_kv = 17000, .inputs = Inputs::kOutliers});
