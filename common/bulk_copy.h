@@ -57,21 +57,13 @@ __device__ __forceinline__ void fence_proxy_async_global() {
 
 #else  // see common/emulator/tma.cpp
 
-[[gnu::always_inline]] inline void bulk_load(void* shared, const void* global, int bytes, uint64_t* barrier,
-                                             Location at = Location::current()) {
-  emulator::bulk_load(shared, global, size_t(bytes), barrier, /*cta_mask=*/0, at);
-}
-[[gnu::always_inline]] inline void bulk_store(void* global, const void* shared, int bytes,
-                                              Location at = Location::current()) {
-  emulator::bulk_store(global, shared, size_t(bytes), at);
-}
-[[gnu::always_inline]] inline void bulk_add(float* global, const float* shared, int bytes,
-                                            Location at = Location::current()) {
-  emulator::bulk_reduce(emulator::Atomic::kAdd, global, shared, size_t(bytes), at);
-}
+void bulk_load(void* shared, const void* global, int bytes, uint64_t* barrier,
+               Location at = Location::current());
+void bulk_store(void* global, const void* shared, int bytes, Location at = Location::current());
+void bulk_add(float* global, const float* shared, int bytes, Location at = Location::current());
 template <int PENDING>
 [[gnu::always_inline]] inline void bulk_wait(Location at = Location::current()) {
-  emulator::tma_store_wait_read(PENDING, at);  // on the emulator a copy that has read has also written
+  emulator::bulk_wait(PENDING, at);
 }
 inline void fence_proxy_async_global() {}
 

@@ -17,12 +17,9 @@ __device__ __forceinline__ void atomic_add_4(float* to, const float (&values)[4]
                : "memory");
 }
 
-#else
+#else  // see common/emulator/atomics.cpp
 
-[[gnu::always_inline]] inline void atomic_add_4(float* to, const float (&values)[4],
-                                                Location at = Location::current()) {
-  for (int i = 0; i < 4; ++i) atomicAdd(&to[i], values[i], at);
-}
+void atomic_add_4(float* to, const float (&values)[4], Location at = Location::current());
 
 #endif
 

@@ -8,6 +8,7 @@
 #include "common/emulator/core.h"
 #include "common/emulator/global_races.h"
 #include "common/emulator/half.h"
+#include "common/vector_add.h"
 
 namespace emulator {
 namespace {
@@ -18,12 +19,13 @@ using Word =
     std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
 template <typename T>
-void begin_atomic(T* address, Location at) {
+Space begin_atomic(T* address, Location at) {
   const Space space = check_access(uintptr_t(address), sizeof(T), true, {.at = at});
   check_alignment(uintptr_t(address), sizeof(T), true, {.at = at});
   ++cta->counters.atomics;
   poll();
   if (space == Space::kGlobal) take_turn();
+  return space;
 }
 
 // Lives while an atomic operation is carried out, by which CTAs can put themselves in order.
@@ -78,10 +80,6 @@ T updated(Atomic operation, T old, T operand) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 template <typename T>
 T update(Atomic operation, T* element, T operand) {
   std::atomic_ref<Word<T>> target(*reinterpret_cast<Word<T>*>(element));
@@ -92,14 +90,27 @@ T update(Atomic operation, T* element, T operand) {
   return std::bit_cast<T>(old);
 }
 
+template <typename T>
+T carry_out(Atomic operation, T* address, T operand) {
+  const Ordering ordering;
+  return update(operation, address, operand);
+}
+
+// For the race detector, to which integers may be counters.
+void note_update(Space space, const void* address, size_t bytes, uintptr_t pc) {
+  GlobalRaces* const races = cta->launch->global_races;
+  if (races != nullptr && space == Space::kGlobal) races->update(uintptr_t(address), bytes, site_of(pc));
+}
+
 }  // namespace
 
 template <typename T>
 T atomic(Atomic operation, T* address, T operand, Location at) {
   const InRuntime in_runtime;
-  begin_atomic(address, at);
-  const Ordering ordering;
-  return update(operation, address, operand);
+  const Space space = begin_atomic(address, at);
+  if constexpr (!std::is_integral_v<T>)
+    note_update(space, address, sizeof(T), uintptr_t(__builtin_return_address(0)));
+  return carry_out(operation, address, operand);
 }
 
 template <typename T>
@@ -138,3 +149,20 @@ FLASHSTEPS_COMPARE_AND_SWAP(unsigned)
 FLASHSTEPS_COMPARE_AND_SWAP(unsigned long long)
 
 }  // namespace emulator
+
+namespace flashsteps::inline on_emulator {
+
+using namespace emulator;
+
+void atomic_add_4(float* to, const float (&values)[4], Location at) {
+  const InRuntime in_runtime;
+  const Space space = check_access(uintptr_t(to), sizeof(values), true, {.at = at});
+  check_alignment(uintptr_t(to), sizeof(values), true, {.at = at});
+  note_update(space, to, sizeof(values), uintptr_t(__builtin_return_address(0)));
+  for (int i = 0; i < 4; ++i) {
+    begin_atomic(&to[i], at);
+    carry_out(Atomic::kAdd, &to[i], values[i]);
+  }
+}
+
+}  // namespace flashsteps::inline on_emulator

@@ -10,11 +10,13 @@
 namespace emulator::cuda {
 
 // NAME(address, value) for the types that are listed; `instead` is what a kernel with another one is told.
-#define FLASHSTEPS_ATOMIC(NAME, operation, instead, ...)                                 \
-  template <typename T>                                                                  \
-  T NAME(T* address, std::type_identity_t<T> value, Location at = Location::current()) { \
-    static_assert(OneOf<T, __VA_ARGS__>, #NAME " takes " #__VA_ARGS__ ": " instead);     \
-    return atomic(Atomic::operation, address, value, at);                                \
+// Inline, so that what it calls returns into the kernel, to the line that reports name.
+#define FLASHSTEPS_ATOMIC(NAME, operation, instead, ...)                             \
+  template <typename T>                                                              \
+  [[gnu::always_inline]] inline T NAME(T* address, std::type_identity_t<T> value,    \
+                                       Location at = Location::current()) {          \
+    static_assert(OneOf<T, __VA_ARGS__>, #NAME " takes " #__VA_ARGS__ ": " instead); \
+    return atomic(Atomic::operation, address, value, at);                            \
   }
 #define FLASHSTEPS_LOOP "write a loop around atomicCAS"
 // clang-format off

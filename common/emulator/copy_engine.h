@@ -52,14 +52,21 @@ struct Copy {
 template <typename T>
 void update_elements(Atomic operation, void* elements, const void* operands, size_t bytes);
 
-// Loads are forgotten when they are done, stores when their thread has waited for them.
+// Loads are forgotten when they are done, stores when their thread has waited until they have read.
 class CopyEngine {
  public:
-  void start_cta() { copies_.clear(); }
+  void start_cta() {
+    copies_.clear();
+    writing_.clear();
+  }
 
   void issue(const Copy& copy);
-  // All of this thread's stores that are part of its first `groups` groups.
+  // All of this thread's stores that are part of its first `groups` groups: until they have read shared
+  // memory, and until they are complete.
   void wait_for_stores(const Fiber& who, unsigned groups);
+  void wait_for_writes(const Fiber& who, unsigned groups);
+  // Of the running thread's current group, for the race detector.
+  uint32_t epoch_of_group();
   void check_exit(const Fiber& who);  // of a thread
 
   // A moment at which copies may be done, as options.async wants.
@@ -73,7 +80,14 @@ class CopyEngine {
   void finish_some();
   void finish(size_t index);
 
+  struct Writing {
+    const Fiber* issuer;
+    unsigned group;
+    uint32_t epoch;
+  };
+
   std::vector<Copy> copies_;        // the oldest first
+  std::vector<Writing> writing_;    // the same; groups that no thread has waited to be complete
   std::vector<size_t> candidates_;  // of finish_a_load()
 };
 

@@ -115,12 +115,14 @@ struct Random {
 // A stretch of global memory, and what the race detector knows of it when it is on.
 struct GlobalBlock;
 struct GlobalCell;
+struct GlobalUpdate;
 struct GlobalRange {
   uintptr_t begin;
   size_t bytes;
   bool is_variable = false;  // of the program, and nobody has registered it
   GlobalBlock* blocks = nullptr;
   GlobalCell* cells = nullptr;
+  GlobalUpdate* updates = nullptr;
 };
 
 // Which pairs of bytes of global memory a CTA has read in this stretch of its time, as far as there is room:
@@ -161,14 +163,16 @@ class RecentReads {
 };
 
 // How a CTA stands to the others; see global_races.h. An epoch is a stretch of its time between two
-// fences, by its number in the launch.
+// fences, or a bulk group, by its number in the launch.
 struct GlobalOrder {
   uint32_t epoch = 0;
-  bool touched = false;               // something, in this epoch
-  std::vector<uint32_t> fenced = {};  // epochs that lie before a fence, and are not published yet
-  uint64_t acquired = 0;              // so many publications are known
-  bool polls = false;                 // by volatile reads, whose success is not seen: it may know all
-  bool previous_runs = false;         // the kernel before this one may: nobody has waited for its end
+  uint32_t known = 0;                   // one that has happened before, the last that was looked up
+  bool touched = false;                 // something, in this epoch
+  std::vector<uint32_t> complete = {};  // bulk groups that have been waited for, since the last fence
+  std::vector<uint32_t> fenced = {};    // epochs that lie before a fence, and are not published yet
+  uint64_t acquired = 0;                // so many publications are known
+  bool polls = false;                   // by volatile reads, whose success is not seen: it may know all
+  bool previous_runs = false;           // the kernel before this one may: nobody has waited for its end
 };
 
 class AccessLog;      // counters.h

@@ -87,12 +87,13 @@ Gathered gather(const char* op, unsigned mask, uint64_t value, Location at);
 // CUDA promises less: the lane itself.
 unsigned active_mask(Location at);
 
-// What the functions of the hardware headers with template parameters call: common/mma.h, cp_async.h, tma.h
-// and cluster.h say what they do.
+// What the functions of the hardware headers with template parameters call: common/mma.h, cp_async.h, tma.h,
+// bulk_copy.h and cluster.h say what they do.
 void mma_m16n8k16(float* acc, const uint32_t* a, const uint32_t* b, bool bf16, Location at);
 void mma_m16n8k32_e4m3(float* acc, const uint32_t* a, const uint32_t* b, Location at);
 void cp_async_wait(int pending, Location at);
 void tma_store_wait_read(int pending, Location at);
+void bulk_wait(int pending, Location at);
 void store_cluster(void* to, const void* value, size_t bytes, int cta_rank, Location at, uintptr_t pc);
 // setmaxnreg, by all lanes of a warp. An increase waits until the CTA's pool has enough registers.
 void set_max_registers(bool increase, int registers, int at_launch, Location at);

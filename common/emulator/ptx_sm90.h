@@ -216,6 +216,10 @@ FLASHSTEPS_PTX void prefetch_tensormap(Location, Address) {}
 FLASHSTEPS_PTX void cp_async_bulk_commit_group(Location at) { flashsteps::tma_store_commit(at); }
 template <typename Pending>
 FLASHSTEPS_PTX void cp_async_bulk_wait_group(Location at, const Pending& pending) {
+  bulk_wait(get<int>(pending), at);
+}
+template <typename Pending>
+FLASHSTEPS_PTX void cp_async_bulk_wait_group_read(Location at, const Pending& pending) {
   tma_store_wait_read(get<int>(pending), at);
 }
 

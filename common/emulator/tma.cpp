@@ -5,6 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "common/bulk_copy.h"
 #include "common/emulator/cluster_state.h"
 #include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
@@ -154,6 +155,23 @@ void CopyEngine::wait_for_stores(const Fiber& who, unsigned groups) {
   }
 }
 
+uint32_t CopyEngine::epoch_of_group() {
+  const auto is_its = [](const Writing& one) { return one.issuer == self && one.group == self->store_group; };
+  const auto last = std::find_if(writing_.rbegin(), writing_.rend(), is_its);
+  if (last != writing_.rend()) return last->epoch;
+  writing_.push_back({self, self->store_group, cta->launch->global_races->start_group()});
+  return writing_.back().epoch;
+}
+
+void CopyEngine::wait_for_writes(const Fiber& who, unsigned groups) {
+  wait_for_stores(who, groups);
+  std::erase_if(writing_, [&](const Writing& one) {
+    const bool complete = one.issuer == &who && one.group < groups;
+    if (complete) cta->launch->global_races->group_complete(one.epoch);
+    return complete;
+  });
+}
+
 void CopyEngine::check_exit(const Fiber& who) {
   for (const Copy& copy : copies_) {
     if (copy.is_load() || copy.issuer != &who) continue;
@@ -193,6 +211,8 @@ void check_box(const char* op, const Copy& copy, uintptr_t alignment) {
                              << " is not a multiple of " << alignment << " bytes"
                              << (alignment > 128 ? ", where the swizzle's pattern starts over" : "");
   }
+  GlobalRaces* const races = cta->launch->global_races;
+  const uint32_t group = races != nullptr && !copy.is_load() ? cta->copies->epoch_of_group() : 0;
   for_each_row(copy, [&](const BoxRow& row) {
     if (row.inside == 0) return;
     if (!is_global(row.global, row.inside)) {
@@ -205,9 +225,11 @@ void check_box(const char* op, const Copy& copy, uintptr_t alignment) {
     }
     check_previous_kernel(row.global, row.inside, !copy.is_load(), {.at = copy.at});
     note_headway(*find_range(row.global), row.global, !copy.is_load());
-    GlobalRaces* const races = cta->launch->global_races;
-    if (races != nullptr && copy.reduce == nullptr)
-      races->access(row.global, row.inside, !copy.is_load(), copy.site);
+    if (races == nullptr) return;
+    if (copy.is_load())
+      races->access(row.global, row.inside, /*write=*/false, copy.site);
+    else
+      races->group_access(group, row.global, row.inside, copy.reduce != nullptr, copy.site);
   });
 }
 
@@ -414,6 +436,31 @@ TensorMapShape contiguous(const char* op, const void* global, const void* shared
           .swizzle_bytes = 0};
 }
 
+void load_bytes(void* shared, const void* global, size_t bytes, uint64_t* barrier, unsigned cta_mask,
+                Location at, uintptr_t pc) {
+  constexpr const char* kOp = "cp.async.bulk";
+  const TensorMapShape shape = contiguous(kOp, global, shared, bytes, /*write=*/false, at);
+  const Destination to = destination(shared, barrier, cta_mask, at);
+  load(kOp, "the mbarrier of cp.async.bulk", to.shared, shape, to.barrier, to.cta_mask, {}, 16, at, pc);
+}
+
+void store_bytes(void* global, const void* shared, size_t bytes, Location at, uintptr_t pc) {
+  constexpr const char* kOp = "cp.async.bulk";
+  const TensorMapShape shape = contiguous(kOp, global, shared, bytes, /*write=*/true, at);
+  store(kOp, shape, shared, {}, 16, at, pc);
+}
+
+template <typename T>
+void reduce_bytes(Atomic operation, T* global, const T* shared, size_t bytes, Location at, uintptr_t pc) {
+  constexpr const char* kOp = "cp.reduce.async.bulk";
+  const TensorMapShape shape = contiguous(kOp, global, shared, bytes, /*write=*/true, at);
+  const InRuntime in_runtime;
+  Copy copy = store_of(shape, shared, {}, at, pc);
+  copy.operation = operation;
+  copy.reduce = update_elements<T>;
+  start_store(kOp, copy, 16);
+}
+
 }  // namespace
 
 void tma_load(void* shared, const void* map, uint64_t* barrier, unsigned cta_mask, const int* coordinates,
@@ -440,28 +487,16 @@ void tma_store(const void* map, const void* shared, const int* coordinates, Loca
 
 void bulk_load(void* shared, const void* global, size_t bytes, uint64_t* barrier, unsigned cta_mask,
                Location at) {
-  constexpr const char* kOp = "cp.async.bulk";
-  const TensorMapShape shape = contiguous(kOp, global, shared, bytes, /*write=*/false, at);
-  const Destination to = destination(shared, barrier, cta_mask, at);
-  load(kOp, "the mbarrier of cp.async.bulk", to.shared, shape, to.barrier, to.cta_mask, {}, 16, at,
-       uintptr_t(__builtin_return_address(0)));
+  load_bytes(shared, global, bytes, barrier, cta_mask, at, uintptr_t(__builtin_return_address(0)));
 }
 
 void bulk_store(void* global, const void* shared, size_t bytes, Location at) {
-  constexpr const char* kOp = "cp.async.bulk";
-  const TensorMapShape shape = contiguous(kOp, global, shared, bytes, /*write=*/true, at);
-  store(kOp, shape, shared, {}, 16, at, uintptr_t(__builtin_return_address(0)));
+  store_bytes(global, shared, bytes, at, uintptr_t(__builtin_return_address(0)));
 }
 
 template <typename T>
 void bulk_reduce(Atomic operation, T* global, const T* shared, size_t bytes, Location at) {
-  constexpr const char* kOp = "cp.reduce.async.bulk";
-  const TensorMapShape shape = contiguous(kOp, global, shared, bytes, /*write=*/true, at);
-  const InRuntime in_runtime;
-  Copy copy = store_of(shape, shared, {}, at, uintptr_t(__builtin_return_address(0)));
-  copy.operation = operation;
-  copy.reduce = update_elements<T>;
-  start_store(kOp, copy, 16);
+  reduce_bytes(operation, global, shared, bytes, at, uintptr_t(__builtin_return_address(0)));
 }
 
 void tma_reduce(Atomic operation, const void* map, const void* shared, const int* coordinates, Location at) {
@@ -488,13 +523,22 @@ FLASHSTEPS_BULK_REDUCE(double)
 FLASHSTEPS_BULK_REDUCE(cuda::__half)
 FLASHSTEPS_BULK_REDUCE(cuda::__nv_bfloat16)
 
-void tma_store_wait_read(int pending, Location at) {
+namespace {
+
+void wait_for_groups(void (CopyEngine::*wait)(const Fiber&, unsigned), int pending, Location at) {
   const InRuntime in_runtime;
   const unsigned committed = self->store_group;
   const unsigned groups = committed > unsigned(pending) ? committed - unsigned(pending) : 0;
-  cta->copies->wait_for_stores(*self, groups);
+  (*cta->copies.*wait)(*self, groups);
   if (cta->tracer != nullptr) cta->tracer->stores_waited(groups, at);
 }
+
+}  // namespace
+
+void tma_store_wait_read(int pending, Location at) {
+  wait_for_groups(&CopyEngine::wait_for_stores, pending, at);
+}
+void bulk_wait(int pending, Location at) { wait_for_groups(&CopyEngine::wait_for_writes, pending, at); }
 
 }  // namespace emulator
 
@@ -518,6 +562,19 @@ void tma_store_5d(const TensorMap& map, const void* shared, int c0, int c1, int 
                   Location at) {
   store("tma_store", map.shape, shared, {{c0, c1, c2, c3, c4}}, box_alignment(map.shape), at,
         uintptr_t(__builtin_return_address(0)));
+}
+
+void bulk_load(void* shared, const void* global, int bytes, uint64_t* barrier, Location at) {
+  load_bytes(shared, global, size_t(bytes), barrier, /*cta_mask=*/0, at,
+             uintptr_t(__builtin_return_address(0)));
+}
+
+void bulk_store(void* global, const void* shared, int bytes, Location at) {
+  store_bytes(global, shared, size_t(bytes), at, uintptr_t(__builtin_return_address(0)));
+}
+
+void bulk_add(float* global, const float* shared, int bytes, Location at) {
+  reduce_bytes(Atomic::kAdd, global, shared, size_t(bytes), at, uintptr_t(__builtin_return_address(0)));
 }
 
 void tma_store_commit(Location) { ++self->store_group; }

@@ -170,7 +170,7 @@ constexpr std::string_view kKnown[] = {
     ".global.shared<::cta>(.add|.min|.max|.and|.or|.xor|.inc|.dec)<|.tile>.bulk_group<|.L2::cache_hint>",
     "cp.async.bulk.prefetch<|.tensor><|.1d|.2d|.3d|.4d|.5d>.L2.global<|.tile><|.L2::cache_hint>",
     "prefetch<|.const|.param>.tensormap",
-    "cp.async.bulk(.commit_group|.wait_group)<|.read>",
+    "cp.async.bulk(.commit_group|.wait_group|.wait_group.read)",
     "mapa.shared::cluster(.u32|.u64)",
     "mapa.u64",
     "barrier.cluster(.arrive|.wait)<|.release|.relaxed|.acquire><|.aligned>",

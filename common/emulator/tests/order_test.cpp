@@ -3,11 +3,13 @@
 #include <set>
 
 #include "common/atomic_acq_rel.h"
+#include "common/bulk_copy.h"
 #include "common/emulator/tests/support.h"
 #include "common/griddepcontrol.h"
 #include "common/mbarrier.h"
 #include "common/swizzle.h"
 #include "common/tma.h"
+#include "common/vector_add.h"
 
 using namespace flashsteps;
 using emulator::Bug;
@@ -92,6 +94,36 @@ __global__ void shares_tickets(unsigned* ticket, unsigned* owner, unsigned num_t
     if (volatile_too) owner[mine] += 100 * *static_cast<volatile unsigned*>(ticket);
   }
 }
+
+// Each CTA touches the same 32 bytes, the first one as `first` says, all others as `others`.
+enum class Use { kStore, kAdd, kAtomicAdd, kVectorAdd, kLoad, kRead };
+enum class Turns { kTaken, kNotTaken, kPassedOnRelaxed, kPassedOnWhenRead };
+LINES_OF(uses_in_turn);
+__global__ void uses_in_turn(float* sums, unsigned* counter, Use first, Use others, Turns turns) {
+  float* const mine = shared_array<float>();
+  uint64_t* const barrier = reinterpret_cast<uint64_t*>(smem + 32);
+  mbarrier_init(barrier, 1);
+  fence_mbarrier_init();
+  for (int i = 0; i < 8; ++i) mine[i] = 1.0f;
+  fence_proxy_async();
+  while (turns != Turns::kNotTaken && load_acquire(counter) != blockIdx.x) {
+  }
+  const Use use = blockIdx.x == 0 ? first : others;
+  if (use == Use::kStore) bulk_store(sums, mine, 32);  // line 11
+  if (use == Use::kAdd) bulk_add(sums, mine, 32);
+  if (use == Use::kAtomicAdd) atomicAdd(&sums[5], 1.0f);
+  if (use == Use::kVectorAdd) atomic_add_4(&sums[4], {1.0f, 1.0f, 1.0f, 1.0f});
+  if (use == Use::kLoad) mbarrier_arrive_expect_tx(barrier, 32), bulk_load(mine, sums, 32, barrier);
+  if (use == Use::kLoad) mbarrier_wait(barrier, 0);
+  if (use == Use::kRead && sums[5] == 1e9f) __trap();  // line 17
+  tma_store_commit();
+  tma_store_wait_read<0>();
+  if (turns != Turns::kPassedOnWhenRead) bulk_wait<0>();
+  fence_proxy_async_global();
+  if (turns == Turns::kPassedOnRelaxed) atomicAdd(counter, 1u);
+  else atomic_add_acq_rel(counter, 1);
+}
+int line_of(Use use) { return use == Use::kRead ? 17 : 11 + int(use); }
 
 // A CTA that runs for so long that the race detector's times run out: 20 bits.
 LINES_OF(synchronises_for_ever);
@@ -260,6 +292,47 @@ TEST_CASE("a flag hands on what lies before a fence", "[order]") {
     CHECK_NOTHROW(run(Mistake::kNone));
     CHECK(value[0] == 10);
     check_report(report_of([&] { run(Mistake::kNoFence); }), Bug::kRace, hands_on_line, {4});
+  }
+}
+
+TEST_CASE("bulk copies and additions of CTAs need turns, and a turn that is passed on by the rules",
+          "[order]") {
+  Buffer<float> sums(8);
+  Buffer<unsigned> counter(1);
+  const auto run = [&](Use first, Use others, Turns turns) {
+    std::fill_n(sums.get(), 8, 0.0f);
+    counter[0] = 0;
+    launch(uses_in_turn, 4, 1, 64, nullptr, sums.get(), counter.get(), first, others, turns);
+  };
+  for (int order = 0; order < 3; ++order) {
+    fresh_options().race_detector = true;
+    emulator::options().async = order == 1 ? emulator::AsyncMode::kLate : emulator::AsyncMode::kEarly;
+    emulator::options().last_cta_first = order == 1;
+    emulator::options().shuffle = order == 2;
+    for (const auto& [first, others] : {std::pair(Use::kStore, Use::kAdd),
+                                        {Use::kStore, Use::kStore},
+                                        {Use::kStore, Use::kAtomicAdd},
+                                        {Use::kStore, Use::kVectorAdd},
+                                        {Use::kStore, Use::kLoad},
+                                        {Use::kAdd, Use::kLoad},
+                                        {Use::kAdd, Use::kRead},
+                                        {Use::kVectorAdd, Use::kRead}}) {
+      CAPTURE(order, first, others);
+      CHECK_NOTHROW(run(first, others, Turns::kTaken));
+      if (others == Use::kAdd) CHECK(sums[5] == 4.0f);
+      const std::initializer_list<int> lines{line_of(first), line_of(others)};
+      check_report(report_of([&] { run(first, others, Turns::kNotTaken); }), Bug::kRace, uses_in_turn_line,
+                   lines, {"race between CTAs on global memory"});
+      check_report(report_of([&] { run(first, others, Turns::kPassedOnRelaxed); }), Bug::kRace,
+                   uses_in_turn_line, lines);
+      if (first == Use::kVectorAdd) continue;  // nothing is left to wait for
+      check_report(report_of([&] { run(first, others, Turns::kPassedOnWhenRead); }), Bug::kRace,
+                   uses_in_turn_line, lines);
+    }
+    for (const Use use : {Use::kAdd, Use::kAtomicAdd, Use::kVectorAdd}) {
+      for (const Use other : {Use::kAdd, Use::kAtomicAdd, Use::kVectorAdd})
+        CHECK_NOTHROW(run(use, other, Turns::kNotTaken));
+    }
   }
 }
 
