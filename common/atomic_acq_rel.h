@@ -8,59 +8,49 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
+#ifdef __CUDACC__
+
 // Sets *counter to 0 if it is at least `limit`, and otherwise adds 1; returns the old value. Everything that
 // happens before this call (after a __syncthreads(), also what the CTA's other threads have done) is visible
 // to the threads that call this later for the same counter. After the call, this thread sees what happened
 // before their earlier calls.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned* counter, unsigned limit) {
-#ifdef __CUDACC__
   unsigned before;
   asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
                : "=r"(before)
                : "l"(__cvta_generic_to_global(counter)), "r"(limit)
                : "memory");
   return before;
-#else
-  __threadfence();
-  const unsigned before = atomicInc(counter, limit);
-  __threadfence();
-  return before;
-#endif
 }
 
 // The same with an addition.
 __device__ __forceinline__ unsigned atomic_add_acq_rel(unsigned* counter, unsigned value) {
-#ifdef __CUDACC__
   unsigned before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
                : "=r"(before)
                : "l"(__cvta_generic_to_global(counter)), "r"(value)
                : "memory");
   return before;
-#else
-  __threadfence();
-  const unsigned before = atomicAdd(counter, value);
-  __threadfence();
-  return before;
-#endif
 }
 
 // The counter's value. After the call, this thread sees what happened before the calls above that it
 // includes.
 __device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
-#ifdef __CUDACC__
   unsigned value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
                : "=r"(value)
                : "l"(__cvta_generic_to_global(counter))
                : "memory");
   return value;
-#else
-  const unsigned value = *static_cast<const volatile unsigned*>(counter);
-  __threadfence();
-  return value;
-#endif
 }
+
+#else  // see common/emulator/atomics.cpp
+
+unsigned atomic_inc_acq_rel(unsigned* counter, unsigned limit, Location at = Location::current());
+unsigned atomic_add_acq_rel(unsigned* counter, unsigned value, Location at = Location::current());
+unsigned load_acquire(const unsigned* counter, Location at = Location::current());
+
+#endif
 
 }  // namespace FLASHSTEPS_BACKEND
 }  // namespace flashsteps

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <type_traits>
 
+#include "common/atomic_acq_rel.h"
+#include "common/emulator/cluster_state.h"
 #include "common/emulator/copy_engine.h"
 #include "common/emulator/core.h"
 #include "common/emulator/global_races.h"
@@ -23,6 +25,7 @@ Space begin_atomic(T* address, Location at) {
   const Space space = check_access(uintptr_t(address), sizeof(T), true, {.at = at});
   check_alignment(uintptr_t(address), sizeof(T), true, {.at = at});
   ++cta->counters.atomics;
+  cta->cluster->goes_on();
   poll();
   if (space == Space::kGlobal) take_turn();
   return space;
@@ -153,6 +156,31 @@ FLASHSTEPS_COMPARE_AND_SWAP(unsigned long long)
 namespace flashsteps::inline on_emulator {
 
 using namespace emulator;
+
+namespace {
+unsigned atomic_acq_rel(Atomic operation, unsigned* counter, unsigned value, Location at) {
+  thread_fence();
+  const unsigned before = atomic(operation, counter, value, at);
+  thread_fence();
+  return before;
+}
+}  // namespace
+
+unsigned atomic_inc_acq_rel(unsigned* counter, unsigned limit, Location at) {
+  return atomic_acq_rel(Atomic::kIncrement, counter, limit, at);
+}
+
+unsigned atomic_add_acq_rel(unsigned* counter, unsigned value, Location at) {
+  return atomic_acq_rel(Atomic::kAdd, counter, value, at);
+}
+
+unsigned load_acquire(const unsigned* counter, Location) {
+  touch_volatile(uintptr_t(counter), sizeof(*counter), /*write=*/false,
+                 uintptr_t(__builtin_return_address(0)));
+  const unsigned value = *static_cast<const volatile unsigned*>(counter);
+  thread_fence();
+  return value;
+}
 
 void atomic_add_4(float* to, const float (&values)[4], Location at) {
   const InRuntime in_runtime;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -43,6 +44,9 @@ struct NotedReport {
 // The first of each, in the order in which the clusters start, whichever host threads have run them.
 void hand_over(std::vector<NotedReport> noted, std::vector<Report>& to);
 
+// What else a cluster's `standing` may be than a number of suspicions.
+constexpr uint64_t kGoesOn = 0, kHasEnded = UINT64_MAX;
+
 struct Cluster {
   std::vector<Cta*> ctas;  // by rank
   uint64_t place;          // in the order in which the clusters start
@@ -52,6 +56,17 @@ struct Cluster {
   // With Options::reports, of the whole launch, as far as this host thread has run it:
   std::vector<NotedReport> noted;
   std::set<std::array<uintptr_t, 3>> known;  // rules and places: see is_news()
+
+  // See headway.h.
+  bool suspected = false;   // to stand still
+  uint64_t suspicions = 0;  // how many there were when its threads' reads began to be counted anew
+  std::unique_ptr<std::atomic<uint64_t>> standing = std::make_unique<std::atomic<uint64_t>>(kGoesOn);
+  void goes_on() {
+    if (!suspected) [[likely]]
+      return;
+    suspected = false;
+    *standing = kGoesOn;
+  }
 
   bool all_exited() const {
     return std::all_of(ctas.begin(), ctas.end(), [](const Cta* c) { return c->num_live == 0; });

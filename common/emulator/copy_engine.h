@@ -1,6 +1,7 @@
 // The copies of a CTA that are under way.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -73,6 +74,7 @@ class CopyEngine {
   void pass_moment() {
     if (!copies_.empty() && cta->options.async == AsyncMode::kRandom) finish_some();
   }
+  bool has_loads() const { return std::ranges::any_of(copies_, &Copy::is_load); }
   // Nobody can run before a load is done. False: there is none.
   bool finish_a_load();
 

@@ -60,7 +60,12 @@ struct alignas(64) Fiber {
   int parity;    // of the phase
   int timeouts;  // how often it has waited in vain since the last phase that completed
 
-  unsigned polls;        // see poll()
+  unsigned polls;  // see poll()
+  // What it has last read as a volatile variable, and how often in a row: see headway.h.
+  unsigned in_vain;
+  uintptr_t polled;
+  uint64_t polled_value;
+  uintptr_t polled_at;   // a return address
   unsigned store_group;  // number of bulk groups that it has committed
 };
 
@@ -210,6 +215,7 @@ struct Launch {
   HostThreads* host_threads = nullptr;
   // Of the clusters that were given up, the place of the one that started first.
   mutable std::atomic<uint64_t> failed_place = UINT64_MAX;
+  mutable std::atomic<uint64_t> num_suspicions = 0;  // see headway.h
 
   int num_threads() const { return int(block.x * block.y * block.z); }
   uint64_t num_ctas() const { return uint64_t(grid.x) * grid.y * grid.z; }
@@ -346,6 +352,9 @@ void poll();
 // changes to another thread.
 void take_turn();
 void pass_turn();
+// Have all clusters of the launch started, and have those under way stood still since so many suspicions?
+// True for one of them, the first.
+bool all_stand_still(uint64_t num_suspicions);
 bool is_cancelled();
 
 // ---- rendezvous.cpp
@@ -396,6 +405,8 @@ void touch_shared(const char* op, const void* address, size_t bytes, size_t alig
                   uintptr_t pc);
 // The same for what a lane's own copy will read from global memory, or a matrix there; logs it, too.
 void touch_global(const char* op, uintptr_t address, size_t bytes, bool write, uintptr_t pc);
+// A volatile access.
+void touch_volatile(uintptr_t address, size_t bytes, bool write, uintptr_t pc);
 // Zeros, which cost memory only where they are touched, or all at once.
 void* map_zeros(size_t bytes, bool at_once);
 std::vector<GlobalRange>

@@ -2,13 +2,67 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <span>
+
+#include "common/emulator/cluster_state.h"
+#include "common/emulator/copy_engine.h"
 
 namespace emulator {
 
 namespace {
 constexpr size_t kPlaceBytes = 64;
+
+// So many reads in vain. A program may measure something by reading the same place again and again.
+constexpr unsigned kOften = 1 << 14, kOftenInPrograms = 1 << 20;
+static_assert(kOftenInPrograms % kOften == 0);
+
+std::span<Fiber> fibers_of(Cta& one) { return std::span(one.fibers).first(size_t(one.num_threads)); }
+
+bool only_waits(const Fiber& fiber) {
+  const unsigned often = cta->launch->program != nullptr ? kOftenInPrograms : kOften;
+  if (fiber.state == State::kReady) return fiber.in_vain >= often;
+  return fiber.state != State::kLogFull;
+}
+
+// The running thread has read in vain so often.
+void suspect_standstill() {
+  Cluster& cluster = *cta->cluster;
+  for (Cta* const one : cluster.ctas) {
+    if (one->copies->has_loads() || !std::ranges::all_of(fibers_of(*one), only_waits)) return;
+  }
+  std::atomic<uint64_t>& num_suspicions = cta->launch->num_suspicions;
+  if (!cluster.suspected) ++num_suspicions;
+  const bool is_anew = !cluster.suspected || cluster.suspicions != num_suspicions;
+  cluster.suspected = true;
+  if (is_anew) {
+    cluster.suspicions = num_suspicions;
+    for (Cta* const one : cluster.ctas) {
+      for (Fiber& fiber : fibers_of(*one)) fiber.in_vain = 0;
+    }
+    return;
+  }
+  *cluster.standing = cluster.suspicions;
+  if (all_stand_still(cluster.suspicions)) report_deadlock();
+}
+
 }  // namespace
+
+void note_poll(uintptr_t address, size_t bytes, uintptr_t pc) {
+  Fiber& me = *self;
+  uint64_t value = 0;
+  std::memcpy(&value, reinterpret_cast<const void*>(address), std::min(bytes, sizeof(value)));
+  if (address != me.polled || value != me.polled_value) {
+    cta->cluster->goes_on();
+    me.polled = address;
+    me.polled_value = value;
+    me.in_vain = 0;
+  }
+  me.polled_at = pc;
+  if (++me.in_vain % kOften == 0) suspect_standstill();
+}
 
 WrittenPlaces::WrittenPlaces(const std::vector<GlobalRange>& memory) {
   size_t num_bits = 0;

@@ -7,6 +7,13 @@
 //    such a write, or since it began.
 //
 // Every sixteenth of these is a sign, and so is the end of a CTA.
+//
+// A launch whose threads only wait for each other's counters need not be waited for. A cluster is suspected
+// to stand still when each of its threads is parked, has exited, or has read one volatile variable so many
+// times in a row and found the same value. It stands still when all this has happened again since the last
+// suspicion of any cluster. Whoever writes such a variable goes on, and if it is suspected later, all others
+// must look again. So when all clusters have started, and those under way stand still since the same
+// suspicion, none of them will ever go on, and that is a deadlock.
 #pragma once
 
 #include <cstddef>
@@ -50,6 +57,8 @@ class ReadExtents {
   uint64_t time_ = 0;
 };
 
+// By the running thread, for a volatile read.
+void note_poll(uintptr_t address, size_t bytes, uintptr_t pc);
 // By the running thread, for every access to global memory that the emulator looks at.
 void note_headway(const GlobalRange& range, uintptr_t address, bool write);
 

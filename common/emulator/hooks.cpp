@@ -11,6 +11,7 @@
 #include "common/emulator/core.h"
 #include "common/emulator/counters.h"
 #include "common/emulator/global_races.h"
+#include "common/emulator/headway.h"
 #include "common/emulator/shared_races.h"
 
 namespace emulator {
@@ -58,11 +59,13 @@ void access_cluster(uintptr_t address, size_t bytes, bool write, Site site) {
   if (kind == Kind::kVolatile) {
     // Somebody may be spinning here. It is neither a race nor counted: how often it runs is a matter of luck.
     if (!write) poll();
-    if (space != Space::kGlobal) return;
-    take_turn();
-    if (GlobalRaces* const races = cta->launch->global_races; races != nullptr) {
-      write ? races->publish() : races->poll();
+    if (space == Space::kGlobal) {
+      take_turn();
+      if (GlobalRaces* const races = cta->launch->global_races; races != nullptr) {
+        write ? races->publish() : races->poll();
+      }
     }
+    write ? cta->cluster->goes_on() : note_poll(address, bytes, pc);
     return;
   }
   if (space == Space::kPrivate) return;
@@ -131,6 +134,10 @@ void touch_shared(const char* op, const void* pointer, size_t bytes, size_t alig
   if (!cta->options.race_detector) return;
   const InRuntime in_runtime;
   cta->races->shared_access(*self, uintptr_t(pointer), bytes, write, site_of(pc));
+}
+
+void touch_volatile(uintptr_t address, size_t bytes, bool write, uintptr_t pc) {
+  look_closer(address, bytes, write, pc, Kind::kVolatile);
 }
 
 void touch_global(const char* op, uintptr_t address, size_t bytes, bool write, uintptr_t pc) {

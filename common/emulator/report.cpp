@@ -287,6 +287,13 @@ namespace {
 
 // "__syncthreads at kernel.cu:30, where 32 of 64 threads have arrived". Waits for an mbarrier: mbarrier.cpp.
 std::string describe_wait(const Fiber& fiber) {
+  if (fiber.state == State::kReady) {  // and reads in vain
+    const bool is_global_memory = is_global(fiber.polled, 1);
+    return "a loop at " + describe(fiber.polled_at) + ", which always reads " +
+           std::to_string(fiber.polled_value) + " at " +
+           (is_global_memory ? describe_address(fiber.polled) + " in global memory"
+                             : describe_shared(fiber.polled));
+  }
   std::string text = std::string(fiber.op) + " at " + describe(fiber.at);
   if (fiber.state == State::kBarrier) {
     const Barrier& barrier = cta->barriers[fiber.barrier_id];
@@ -350,7 +357,7 @@ Report describe_deadlock() {
     text += describe_waits();
     for (const Fiber& fiber : std::span(one->fibers).first(size_t(one->num_threads))) {
       if (fiber.state == State::kExited) continue;
-      const std::string place = describe(fiber.at);
+      const std::string place = fiber.state == State::kReady ? describe(fiber.polled_at) : describe(fiber.at);
       if (std::ranges::count(places, place) == 0) places.push_back(place);
     }
   }

@@ -220,6 +220,8 @@ void abandon_cta() {
 
 void park(State state) {
   abandon_if_cancelled();
+  cta->cluster->goes_on();
+  self->in_vain = 0;
   stop(*self, state);
   Warp& warp = cta->warps[size_t(self->warp)];
   if (warp.ready == 0) answer_active_mask(warp);
@@ -262,6 +264,7 @@ void fiber_main() {
   windows.stack = kEverything;
   if (has_doubtful_write) settle_doubtful_write();
   abandon_if_cancelled();
+  cta->cluster->goes_on();
   stop(me, State::kExited);
   cta->warps[size_t(me.warp)].exited |= 1u << me.lane;
   --cta->num_live;
@@ -454,6 +457,7 @@ class HostThreads {
   void run(size_t count);
   // By a kernel's thread: one more, unless there are so many. Are there so many now?
   bool grow(size_t count);
+  bool all_stand_still(uint64_t num_suspicions, uint64_t place);
 
  private:
   void add();
@@ -507,6 +511,17 @@ bool HostThreads::grow(size_t count) {
   return num_threads_ >= count;
 }
 
+bool HostThreads::all_stand_still(uint64_t num_suspicions, uint64_t place) {
+  if (next_place_ < launch_.num_clusters()) return false;
+  const std::lock_guard lock(mutex_);
+  const bool all = std::ranges::all_of(clusters_, [&](const Cluster& cluster) {
+    const uint64_t standing = *cluster.standing;
+    return standing == kHasEnded || (standing == num_suspicions && cluster.place >= place);
+  });
+  // If they wait for one that was given up, the launch's report is that one's.
+  return all && launch_.failed_place == UINT64_MAX;
+}
+
 void HostThreads::add() {
   const std::lock_guard lock(mutex_);
   Cluster& cluster = clusters_.emplace_back(prepare_cluster(num_threads_, launch_));
@@ -528,6 +543,7 @@ void HostThreads::work(Cluster& cluster) {
     if (cluster.report != nullptr) given_up(cluster);
     if (launch_.turns != nullptr) launch_.turns->exit(cluster.place);
   }
+  *cluster.standing = kHasEnded;
   windows = {};
   cta = nullptr;
   const std::lock_guard lock(mutex_);
@@ -557,6 +573,10 @@ void HostThreads::join() {
     last = std::move(threads_.back());
     threads_.pop_back();
   }
+}
+
+bool all_stand_still(uint64_t num_suspicions) {
+  return cta->launch->host_threads->all_stand_still(num_suspicions, cta->cluster->place);
 }
 
 void take_turn() {

@@ -17,6 +17,7 @@
 #include <optional>
 #include <sstream>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "harness/base/heartbeat.h"
@@ -79,7 +80,8 @@ pid_t start_worker(const Pipe& request, const Pipe& events) {
 
 // How much of its time a silent worker has used up. A clock on the wall cannot tell: a worker may get no core
 // on a busy machine, or be stopped by Ctrl-Z, a debugger or a laptop's lid. What counts is the time that one
-// of its threads has computed, and the time that all of them have slept, as in a driver that waits for a GPU.
+// of its threads has computed, or all of them on all cores, since of many that spin each gets only a part of
+// a core; and the time that all of them have slept, as in a driver that waits for a GPU.
 class Silence {
  public:
   explicit Silence(pid_t worker) : tasks_("/proc/" + std::to_string(worker) + "/task") {}
@@ -95,9 +97,13 @@ class Silence {
       return 0;
     }
     if (now.all_sleep) asleep_ms_ += kTickMs;
-    long computed = 0;
-    for (const auto& [id, ticks] : now.cpu_ticks)
-      computed = std::max(computed, ticks - before_->cpu_ticks[id]);  // of a new thread: 0
+    long computed = 0, by_all = 0;
+    for (const auto& [id, ticks] : now.cpu_ticks) {
+      const long its = ticks - before_->cpu_ticks[id];  // of a new thread: 0
+      computed = std::max(computed, its);
+      by_all += its;
+    }
+    computed = std::max(computed, by_all / std::max(long(std::thread::hardware_concurrency()), 1L));
     return asleep_ms_ / 1000.0 + double(computed) / double(sysconf(_SC_CLK_TCK));
   }
 

@@ -125,6 +125,19 @@ __global__ void uses_in_turn(float* sums, unsigned* counter, Use first, Use othe
 }
 int line_of(Use use) { return use == Use::kRead ? 17 : 11 + int(use); }
 
+// Thread 32 of CTA i waits for the counter to be `first_turn + i`, or gives up after so many reads, and the
+// others wait for it at a barrier. Whoever has its turn passes it on, unless it is the turn of `keeper`.
+LINES_OF(waits_for_its_turn);
+__global__ void waits_for_its_turn(unsigned* counter, unsigned first_turn, unsigned keeper, int most_reads) {
+  const unsigned turn = first_turn + blockIdx.x;
+  if (threadIdx.x == 32) {
+    while (load_acquire(counter) != turn && --most_reads != 0) {  // line 4
+    }
+    if (turn != keeper) atomic_add_acq_rel(counter, 1);
+  }
+  __syncthreads();  // line 8
+}
+
 // A CTA that runs for so long that the race detector's times run out: 20 bits.
 LINES_OF(synchronises_for_ever);
 __global__ void synchronises_for_ever(float* out, int times, bool barrier) {
@@ -332,6 +345,30 @@ TEST_CASE("bulk copies and additions of CTAs need turns, and a turn that is pass
     for (const Use use : {Use::kAdd, Use::kAtomicAdd, Use::kVectorAdd}) {
       for (const Use other : {Use::kAdd, Use::kAtomicAdd, Use::kVectorAdd})
         CHECK_NOTHROW(run(use, other, Turns::kNotTaken));
+    }
+  }
+}
+
+TEST_CASE("CTAs that wait for a counter for ever are a deadlock", "[order]") {
+  Buffer<unsigned> counter(1);
+  for (const bool shuffle : {false, true}) {
+    for (const int host_threads : {1, 3}) {
+      CAPTURE(shuffle, host_threads);
+      fresh_options().host_threads = host_threads;
+      emulator::options().race_detector = true;
+      emulator::options().shuffle = shuffle;
+      const auto run = [&](unsigned first_turn, unsigned keeper, int most_reads = 0) {
+        counter[0] = 0;
+        launch(waits_for_its_turn, 6, 64, 0, nullptr, counter.get(), first_turn, keeper, most_reads);
+      };
+      CHECK_NOTHROW(run(0, 6));
+      CHECK(counter[0] == 6);
+      CHECK_NOTHROW(run(100, 6, 10000));
+      const std::initializer_list<int> lines{4, 8};
+      check_report(report_of([&] { run(1, 0); }), Bug::kDeadlock, waits_for_its_turn_line, lines,
+                   {"which always reads 0 at", "in global memory", "__syncthreads"});
+      check_report(report_of([&] { run(0, 2); }), Bug::kDeadlock, waits_for_its_turn_line, lines,
+                   {"which always reads 2 at"});
     }
   }
 }
