@@ -58,7 +58,7 @@ constexpr int REGISTERS_AT_LAUNCH = registers_at_launch(NUM_THREADS, 1);
 constexpr int PRODUCER_REGISTERS = 24;
 constexpr int CONSUMER_REGISTERS = 240;
 
-// ---- The workspace: of a tile of queries the sums of dQ, LSE in units of log2 less P_EXPONENT, D * UNSCALE_P
+// ---- The workspace: of each tile of queries the sums of dQ, LSE * kLog2e - P_EXPONENT, and D * UNSCALE_P
 
 template <int HEAD_DIM>
 struct Workspace {
