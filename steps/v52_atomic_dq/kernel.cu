@@ -1,8 +1,7 @@
-// v52: all five products on the tensor cores, in one loop. A CTA owns a tile of
-// keys, and goes through the queries that see it. It computes S and P once, not
-// twice. dK and dV stay in its registers, and its part of dQ it adds to the
-// other CTAs' with atomicAdd. The order of these additions, and so the rounding
-// of dQ, changes from run to run.
+// v52: all five products on the tensor cores, in one loop. A CTA owns a tile of keys, and goes through the
+// queries that see it. It computes S and P once, not twice. dK and dV stay in its registers. It adds its
+// part of dQ to that of other CTAs with atomicAdd. The order of these additions, and so the rounding of dQ,
+// changes from run to run.
 #include "common/blocks/accumulator.h"
 #include "common/blocks/epilogue.h"
 #include "common/blocks/load_tile.h"
@@ -29,15 +28,14 @@ constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 constexpr int QUAD = 4;  // lanes that share a row
 
-// A warp owns 16 keys at D = 128, 32 at D = 64. Their dK and dV are 128
-// registers of each lane.
+// A warp owns 16 keys at D = 128, 32 at D = 64. Their dK and dV are 128 registers of each lane.
 template <int HEAD_DIM>
 constexpr int KEY_TILES = 128 / HEAD_DIM;  // of 16 keys
 template <int HEAD_DIM>
 constexpr int WARP_KEYS = KEY_TILES<HEAD_DIM>* MMA_M;
 template <int HEAD_DIM>
 constexpr int BLOCK_N = NUM_WARPS* WARP_KEYS<HEAD_DIM>;  // keys per CTA
-constexpr int QUERY_TILES = BLOCK_M / MMA_N;             // columns of S^T
+constexpr int QUERY_TILES = BLOCK_M / MMA_N;             // of 8 queries: columns of S^T
 
 // Of dQ a warp computes all 32 rows, and a quarter of the columns.
 template <int HEAD_DIM>
@@ -66,11 +64,11 @@ struct SharedStorage {
   Row rows[NUM_STAGES][BLOCK_M];
 };
 
-// The smallest limit among sm_86, sm_89 and sm_120.
+// The shared memory of a CTA on sm_86, sm_89 and sm_120, the GPUs with the least.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 
 // What the three kernels share of a tile of queries, in the workspace. The sums of dQ are in the order of the
-// registers that they come from: so the 32 lanes of a warp add to 128 contiguous bytes.
+// registers that they come from, so that the 32 lanes of a warp add to 128 contiguous bytes.
 template <int HEAD_DIM>
 struct QueryTile {
   Row rows[BLOCK_M];
