@@ -298,7 +298,8 @@ def test_gradients(reading, device, dtype, causal):
     o, lse = flashsteps.attention(q, k, v, return_lse=True, **options)
     assert all_equal(found, flashsteps.attention_backward(d_o, q, k, v, o, lse, **options))
     in_double = [x.double().cpu() for x in (d_o, q, k, v)]
-    expected = reference.gradients(*in_double, causal=causal, scale=0.2, kv_lengths=None if causal else [0, 90])
+    described = {"causal": causal, "scale": 0.2, "kv_lengths": None if causal else [0, 90]}
+    expected = reference.gradients(*in_double, o.double().cpu(), **described)
     reference.check_gradients([x.double().cpu().numpy() for x in found], str(dtype)[6:], expected)
     if causal:
         mask = causal_lower_right(70, 100)
