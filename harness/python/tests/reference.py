@@ -51,12 +51,12 @@ def attention(q, k, v, causal=False, scale=None, kv_lengths=None):
     return p @ v, lse
 
 
-def gradients(d_o, q, k, v, o, causal=False, scale=None, kv_lengths=None):
-    """The same, and o as the call has rounded it -> dq, dk and dv in float64, each with which of its rows have a
+def gradients(d_o, q, k, v, o=None, causal=False, scale=None, kv_lengths=None):
+    """The same, and o as a call has rounded it, or exactly -> dq, dk and dv in float64, each with which of its rows have a
     gradient: those of queries that see a key, and of keys that a query sees."""
     heads_kv, head_dim = k.shape[1], k.shape[3]
     q, k, v, p, _ = _weights(q, k, v, causal, scale, kv_lengths)
-    d_o, o = (np.asarray(x).astype(np.float64) for x in (d_o, o))
+    d_o, o = (np.asarray(x).astype(np.float64) for x in (d_o, p @ v if o is None else o))
     dp = d_o @ v.swapaxes(-1, -2)
     ds = p * (dp - (d_o * o).sum(-1, keepdims=True)) * (head_dim**-0.5 if scale is None else scale)
 
