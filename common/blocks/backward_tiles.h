@@ -2,8 +2,6 @@
 // two warpgroups of 64 keys each do between these. Spelled out in v53_backward_wgmma.
 #pragma once
 
-#include <cstring>
-
 #include "common/blocks/accumulator.h"
 #include "common/blocks/backward_rows.h"
 #include "common/blocks/operands.h"
@@ -252,19 +250,6 @@ __device__ __forceinline__ FragP<STEPS * 16> make_p_transposed(const float (&acc
     p.of[i][3] = p2(right + 2, lse[i].z, lse[i].w);
   }
   return p;
-}
-
-// Makes ptxas finish the first 8 exponentials of P before the product that starts next, while one product is
-// under way. Left alone it starts the product before all of them, and at D = 64 then has more numbers than
-// registers.
-template <int BLOCK_M>
-__device__ __forceinline__ void finish_some_of(const FragP<BLOCK_M>& p) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float bits;  // of two elements of P, which are not negative: nor is this number
-    memcpy(&bits, &p.of[0][i], sizeof(bits));
-    warpgroup_wait_after<1>(bits);
-  }
 }
 
 // dS^T = P^T * (dP^T - D), rounded, to shared memory.

@@ -48,8 +48,7 @@ using KVTile = SwizzledTile<Element, BLOCK_N<HEAD_DIM>, HEAD_DIM, 128>;
 template <typename Element, int HEAD_DIM>
 using QTile = SwizzledTile<Element, BLOCK_M, HEAD_DIM, 128>;
 template <typename Element, int HEAD_DIM>
-using DsTile = SwizzledTile<Element, BLOCK_N<HEAD_DIM>, BLOCK_M,
-                            64>;  // dS^T: a row for each key
+using DSTile = SwizzledTile<Element, BLOCK_N<HEAD_DIM>, BLOCK_M, 64>;  // dS^T: a row for each key
 
 // What P and dS need to know of a query.
 struct Row {
@@ -60,7 +59,7 @@ template <typename Element, int HEAD_DIM>
 struct SharedStorage {
   KVTile<Element, HEAD_DIM> k, v;  // after the loop, dK and dV
   QTile<Element, HEAD_DIM> q[NUM_STAGES], d_o[NUM_STAGES];
-  DsTile<Element, HEAD_DIM> ds;
+  DSTile<Element, HEAD_DIM> ds;
   Row rows[NUM_STAGES][BLOCK_M];
 };
 
@@ -157,7 +156,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) backward_kernel(const Backward
   constexpr int M_TILES = KEY_TILES<HEAD_DIM>;
   using KV = KVTile<Element, HEAD_DIM>;
   using Q = QTile<Element, HEAD_DIM>;
-  using Ds = DsTile<Element, HEAD_DIM>;
+  using DS = DSTile<Element, HEAD_DIM>;
   auto& shared = *reinterpret_cast<SharedStorage<Element, HEAD_DIM>*>(smem);
 
   const int first_key = blockIdx.x * BLOCK_N<HEAD_DIM>;
@@ -173,8 +172,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) backward_kernel(const Backward
   const int key_a_offset = KV::offset_of(warp_key + operand_row(lane_id), operand_col(lane_id));
   const int query_b_offset = Q::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const int query_b_trans_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));
-  const int ds_acc_offset = Ds::offset_of(warp_key + acc_row, acc_col);
-  const int ds_a_trans_offset = Ds::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
+  const int ds_acc_offset = DS::offset_of(warp_key + acc_row, acc_col);
+  const int ds_a_trans_offset = DS::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const int key_b_trans_offset = KV::offset_of(operand_row(lane_id), dq_warp_col + operand_col(lane_id));
 
   // The loop: all tiles with a query that sees one of the keys, of all heads that share this head of K and V.
@@ -316,7 +315,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) backward_kernel(const Backward
 
 // The last kernel: a CTA scales and rounds a tile of dQ.
 template <typename Element, int HEAD_DIM>
-__global__ void __launch_bounds__(NUM_THREADS) round_dq_kernel(const BackwardParams<Element> params) {
+__global__ void __launch_bounds__(NUM_THREADS) finish_kernel(const BackwardParams<Element> params) {
   using Q = QTile<Element, HEAD_DIM>;
   Q& shared = *reinterpret_cast<Q*>(smem);
   const int first_query = blockIdx.x * BLOCK_M;
@@ -345,7 +344,7 @@ void launch_backward(const BackwardParams<Element>& params, Stream stream) {
   launch(prepare_kernel<Element, HEAD_DIM>, queries, dim3(NUM_THREADS), 0, stream, params);
   launch(backward_kernel<Element, HEAD_DIM, CAUSAL>, keys, dim3(NUM_THREADS),
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params);
-  launch(round_dq_kernel<Element, HEAD_DIM>, queries, dim3(NUM_THREADS), sizeof(QTile<Element, HEAD_DIM>),
+  launch(finish_kernel<Element, HEAD_DIM>, queries, dim3(NUM_THREADS), sizeof(QTile<Element, HEAD_DIM>),
          stream, params);
 }
 
@@ -355,17 +354,13 @@ size_t workspace_bytes(const AttentionCall& call) {
 }
 
 constexpr StepInfo kStep = {
-    .title =
-        "A CTA owns a tile of keys, computes all five products with "
-        "mma.sync, and adds to dQ atomically",
+    .title = "A CTA owns a tile of keys, computes all five products with mma.sync, and adds to dQ atomically",
     .removes = "scalar products; S and P computed twice",
     .part = Part::kBackward,
     .alignment_bytes = 16,
     .workspace_bytes = workspace_bytes,
     .backward = true,
-    .varies =
-        "the CTAs of a head add to a row of dQ in the order in which "
-        "they get there",
+    .varies = "CTAs add to dQ in the order in which they get there",
 };
 REGISTER_STEP(launch_backward, kStep);
 

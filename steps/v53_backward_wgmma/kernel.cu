@@ -8,6 +8,8 @@
 //
 // Many CTAs add to the same rows of dQ, in FP32 in the workspace. So three kernels follow each other: the
 // first computes D and clears these sums, the second is the one above, the third rounds dQ.
+#include <type_traits>
+
 #include "common/blocks/accumulator.h"
 #include "common/blocks/epilogue.h"
 #include "common/blocks/operands.h"
@@ -483,7 +485,7 @@ void launch_backward(const BackwardParams<Element>& params, Stream stream) {
 
 constexpr StepInfo kStep = {
     .title = "The five products by wgmma, with scores transposed and dS in shared memory once",
-    .removes = "ldmatrix, the copies of P and dS, and mma.sync's limit",
+    .removes = "operands that each warp loads for itself with ldmatrix, and mma.sync's limit",
     .part = Part::kBackward,
     .alignment_bytes = 16,
     .needs_sm = "90a",

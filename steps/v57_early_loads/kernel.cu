@@ -221,7 +221,7 @@ void launch_backward(const BackwardParams<Element>& params, Stream stream) {
 
 constexpr StepInfo kStep = {
     .title = "A warp loads what it needs of LSE before it starts S",
-    .removes = "loads between the start of dQ and its first product",
+    .removes = "loads among the wgmma of dQ",
     .part = Part::kBackward,
     .alignment_bytes = 16,
     .needs_sm = "90a",

@@ -5,6 +5,8 @@
 //
 // A CTA waits only for CTAs that have drawn a lower number, and these have started. So the kernel ends
 // however few CTAs run at the same time.
+#include <cstring>
+
 #include "common/atomic_acq_rel.h"
 #include "common/blocks/backward_rows.h"
 #include "common/blocks/backward_tiles.h"
@@ -96,6 +98,19 @@ __device__ Work work_of_number(const BackwardParams<Element>& params, int number
   Work work{work_of_tile<CAUSAL, BLOCK_M>(params, n_tile, group_head + in_group % num_heads), n_tile};
   work.m_tile = work.num_m_tiles - 1;
   return work;
+}
+
+// Makes ptxas finish the first 8 exponentials of P before the product that starts next, while one product is
+// under way. Left alone it starts the product before all of them, and at D = 64 then has more numbers than
+// registers.
+template <int BLOCK_M>
+__device__ __forceinline__ void finish_some_of(const FragP<BLOCK_M>& p) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float bits;  // of two elements of P, which are not negative: nor is this number
+    memcpy(&bits, &p.of[0][i], sizeof(bits));
+    warpgroup_wait_after<1>(bits);
+  }
 }
 
 template <typename Element, int HEAD_DIM>
