@@ -126,7 +126,8 @@ def test_processes_add_up():
 
 
 def test_what_fails_is_told_with_its_command(of: stress.Stress, capsys):
-    case = SimpleNamespace(check=lambda step, modes: {"status": "fail", "message": "2 row(s) are wrong"}, close=lambda: None)
+    failed = {"status": "fail", "message": "2 row(s) are wrong"}
+    case = SimpleNamespace(check=lambda step, modes: failed, close=lambda: None)
     of.lab = SimpleNamespace(problem=lambda problem: case)
     of.problems([stress.draw(1, index, PAIRS) for index in range(40)], ["v01_scalar"])
     lines = capsys.readouterr().out.splitlines()

@@ -62,7 +62,8 @@ def check(
     attention on the CPU in higher precision, computed from the same rounded inputs: all rows of small problems, and
     up to 1,024 of large ones. NaN and Inf are looked for everywhere, both runs must give the same bits, and the
     inputs must stay as they were. With `quantize` the reference rounds q, k and v to FP8 as the step does, and
-    figures["quantization_nrmse"] says by how much that has changed o. Takes seconds for large tensors, and copies of all of them on the CPU.
+    figures["quantization_nrmse"] says by how much that has changed o. Takes seconds for large tensors, and copies of
+    all of them on the CPU.
 
     Raises what attention() raises, and ValueError where nothing could be right: NaN or Inf among the inputs that count,
     or values so large that sums overflow.
