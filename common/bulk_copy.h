@@ -42,15 +42,16 @@ __device__ __forceinline__ void bulk_add(float* global, const float* shared, int
                : "memory");
 }
 
-// Waits until all but this thread's latest PENDING bulk groups are complete: what they have written can be
-// read, after a fence_proxy_async_global() also by threads.
+// Waits until all but this thread's latest PENDING bulk groups are complete: what they have written is in
+// global memory. Threads may read it after a fence_proxy_async_global().
 template <int PENDING>
 __device__ __forceinline__ void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" : : "n"(PENDING) : "memory");
 }
 
-// Bulk copies access global memory through the async proxy, too. This fence orders what this thread has seen
-// or done in global memory and bulk copies that it starts, or has waited for.
+// Bulk copies access global memory through the async proxy, too. This fence orders them with what this thread
+// has read or written there: after that come copies that it starts later, before it those that it has waited
+// for.
 __device__ __forceinline__ void fence_proxy_async_global() {
   asm volatile("fence.proxy.async.global;" : : : "memory");
 }

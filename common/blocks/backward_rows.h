@@ -16,16 +16,17 @@
 namespace flashsteps {
 inline namespace FLASHSTEPS_BACKEND {
 
-// Queries per tile. A warpgroup's 64 x block_m scores, its 64 x D sums of dK and of dV, and its half of the
-// tile's block_m x D sums of dQ must fit into its registers: at either D they are 224 for each thread.
+// Queries per tile. A warpgroup has 64 x block_m elements of S and of dP, 64 x D sums of dK and of dV, and
+// half of the tile's block_m x D sums of dQ. At either D these are 224 for each thread.
 __host__ __device__ constexpr int backward_block_m(int head_dim) { return head_dim == 128 ? 64 : 128; }
 
 // A warpgroup computes half of a tile's dQ: at D = 128 the tile's 64 rows and 64 of the columns, at D = 64
 // half of its rows. A thread has kDQTiles * 4 elements.
 constexpr int kDQTiles = 8, kDQHalf = 128 * kDQTiles * 4;
 
-// FP16 has 11 bits of a number only from 2^-14 on, and of many keys most of P is smaller. So it gets P times
-// 2^14: that is in LSE. What P is multiplied by is divided, dP - D before the product and dV in the end.
+// dS is computed from the rounded P. FP16 has 11 bits of a number only from 2^-14 on, and most of P may be
+// smaller. So in FP16 P is 2^14 times as large, because LSE, in units of log2, is 14 less. dP - D, before P
+// multiplies it, and dV in the end are divided by 2^14.
 template <typename Element>
 constexpr int kPExponent = std::is_same_v<Element, __half> ? 14 : 0;
 template <typename Element>
@@ -82,7 +83,8 @@ __device__ void prepare_rows(const BackwardParams<Element>& params) {
 
   for (int row = threadIdx.x / LANES; row < BLOCK_M; row += kRowsThreads / LANES) {
     const int query = m_tile * BLOCK_M + row;
-    // P is exp2(score - LSE): 0 in a row that sees no key, whose LSE is -inf, and in rows beyond the last.
+    // P is exp2(score - LSE). An LSE of inf makes it 0: in a row that sees no key, for which the forward pass
+    // has stored -inf, and in rows beyond the last.
     float delta = 0.0f, lse = INFINITY;
     if (query < params.seqlen_q) {
       const Element* const o_row = params.o_head(batch, head) + query * params.o.row_stride;

@@ -2,8 +2,6 @@
 // two warpgroups of 64 keys each do between these. Spelled out in v53_backward_wgmma.
 #pragma once
 
-#include <cstring>
-
 #include "common/blocks/accumulator.h"
 #include "common/blocks/backward_rows.h"
 #include "common/blocks/operands.h"
@@ -62,7 +60,7 @@ struct BackwardWork {
   int batch, kv_head, first_key, kv_len;
   int first_m_tile, num_m_tiles;
   int num_steps;     // tiles of queries, of all heads
-  int head, m_tile;  // of the next step
+  int head, m_tile;  // of the current step
 
   __device__ void advance() {
     if (++m_tile < num_m_tiles) return;
@@ -134,7 +132,8 @@ __device__ __forceinline__ void start_dv(float (&acc)[1][D_TILES][4], const Frag
   warpgroup_commit_batch();
 }
 
-// dK += dS^T Q. A warp's rows of dS^T are read by its own products alone.
+// dK += dS^T Q. The tensor cores read a warp's 16 rows of dS^T for this warp alone. So it needs no barrier
+// with other warps before it starts.
 template <typename DS, typename Q, int D_TILES>
 __device__ __forceinline__ void start_dk(float (&acc)[1][D_TILES][4], const DS& ds, int row, const Q& q) {
   const SmemDescriptor a = make_smem_descriptor(ds, row), b = make_smem_descriptor(q);
@@ -177,8 +176,9 @@ __device__ int own_offset() {
 
 // ---- Between the products
 
-// Rows of K and V at or beyond kv_len may hold NaN, and 0 * NaN is NaN: dQ = dS K sums over all keys of the
-// tile. By all consumers, when TMA has brought K and V.
+// Rows of K and V at or beyond kv_len may hold NaN, and 0 * NaN is NaN. dQ = dS K sums over all keys of the
+// tile, and dS = P * (dP - D) of a key has its row of V in dP. By all consumers, when TMA has brought K and
+// V.
 template <typename KV>
 __device__ __forceinline__ void clear_padding(KV& k, KV& v, int num_keys) {
   constexpr int CHUNK = 16 / sizeof(typename KV::Element), CHUNKS = KV::COLS / CHUNK;
@@ -199,7 +199,7 @@ __device__ __forceinline__ void clear_tile(Tile& tile) {
   fence_proxy_async();  // wgmma sees what this thread has written
 }
 
-// Masks the scores of a warpgroup's keys, which begin at `row` of the tile, with the queries of the next
+// Masks the scores of a warpgroup's keys, which begin at `row` of the tile, with the queries of the current
 // step, where there is anything to mask.
 template <bool CAUSAL, typename Element, int S_TILES>
 __device__ __forceinline__ void mask_transposed(float (&acc_s)[1][S_TILES][4],
@@ -252,19 +252,6 @@ __device__ __forceinline__ FragP<STEPS * 16> make_p_transposed(const float (&acc
   return p;
 }
 
-// Makes ptxas finish the first 8 exponentials of P before the product that starts next, while one product is
-// under way. Left alone it starts the product before all of them, and at D = 64 then has more numbers than
-// registers.
-template <int BLOCK_M>
-__device__ __forceinline__ void finish_some_of(const FragP<BLOCK_M>& p) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float bits;  // of two elements of P, which are not negative: nor is this number
-    memcpy(&bits, &p.of[0][i], sizeof(bits));
-    warpgroup_wait_after<1>(bits);
-  }
-}
-
 // dS^T = P^T * (dP^T - D), rounded, to shared memory.
 template <typename DS, int S_TILES, int STEPS>
 __device__ __forceinline__ void write_ds(DS& ds, const FragP<STEPS * 16>& p,
@@ -297,7 +284,7 @@ __device__ __forceinline__ void write_dq(float* half, const float (&acc_dq)[1][k
   }
 }
 
-// ---- dK or dV, times `factor` and rounded, to a tile in shared memory.
+// dK or dV, times `factor` and rounded, to a tile in shared memory.
 template <typename KV, int D_TILES>
 __device__ __forceinline__ void write_gradient(KV& tile, const float (&acc)[1][D_TILES][4], float factor) {
   using Element = typename KV::Element;

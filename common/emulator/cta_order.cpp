@@ -38,7 +38,7 @@ void Turns::take(uint64_t place) {
 void Turns::pass() {
   const std::lock_guard lock(mutex_);
   ++turns_since_exit_;
-  constexpr uint64_t kFew = 4096;  // more than any step's counters need
+  constexpr uint64_t kFew = 4096;
   if (++turns_ < kFew || random_.one_in(16)) choose();
   vacate_slots();
 }

@@ -22,6 +22,8 @@ struct Query {
   double error_of_delta;  // of a step that computes it without o, which is rounded
 };
 
+double square(double x) { return x * x; }
+
 double norm(const float* row, int d) { return std::sqrt(dot<double>(row, row, d)); }
 
 Query load_query(const Workload& w, RowId row) {
@@ -38,7 +40,7 @@ Query load_query(const Workload& w, RowId row) {
   query.q_norm = norm(q, d);
   query.d_o_norm = norm(d_o, d);
   double squares = 0;
-  for (int c = 0; c < d; ++c) squares += double(d_o[c] * o[c]) * (d_o[c] * o[c]);
+  for (int c = 0; c < d; ++c) squares += square(d_o[c] * o[c]);
   query.error_of_delta = 2 * gates(p).unit * std::sqrt(squares);
   return query;
 }
@@ -86,11 +88,14 @@ Pair pair_of(const Problem& p, const Query& query, const Keys& keys, int key) {
   const float *const q = query.q.data(), *const d_o = query.d_o.data();
   const float *const k = &keys.k[size_t(key) * d], *const v = &keys.v[size_t(key) * d];
   Pair pair;
-  pair.p = std::exp(dot<double>(q, k, d) * p.softmax_scale() - query.lse);
-  pair.ds = pair.p * (dot<double>(d_o, v, d) - query.delta);
-  const float naive_p = std::exp(dot<float>(q, k, d) * p.softmax_scale() - float(query.lse));
+  const auto [score, naive_score] = exact_and_naive_dot(q, k, d);
+  const auto [dp, naive_dp] = exact_and_naive_dot(d_o, v, d);
+  const float scale = p.softmax_scale();
+  pair.p = std::exp(score * scale - query.lse);
+  pair.ds = pair.p * (dp - query.delta);
+  const float naive_p = std::exp(naive_score * scale - float(query.lse));
   pair.naive_p = rounded(p.dtype, naive_p);
-  pair.naive_ds = rounded(p.dtype, naive_p * (dot<float>(d_o, v, d) - query.naive_delta));
+  pair.naive_ds = rounded(p.dtype, naive_p * (naive_dp - query.naive_delta));
 
   const double root =
       std::sqrt(double(d));  // the norm of a sum's products is about that part of its factors'
@@ -121,20 +126,25 @@ struct Sum {
     for (size_t c = 0; c < exact.size(); ++c) {
       const float product = factor * x[c];
       exact[c] += double(product);
-      squares[c] += double(product) * product;
+      squares[c] += square(product);
       naive[c] += naive_number * x[c];
-      lost[c] += double(lost_factor * x[c]) * (lost_factor * x[c]);
+      lost[c] += square(lost_factor * x[c]);
     }
   }
-  // `alike(c)`: what errors that all summands share add up to in column c.
+  // `alike(c)`: the square of what errors that all summands share add up to in column c.
   template <typename Alike>
   void finish(const Problem& p, double scale, ReferenceRow& row, Alike alike) const {
+    const double unit = gates(p).unit;
+    row.o.resize(p.head_dim);
+    row.naive.resize(p.head_dim);
+    row.rounding.resize(p.head_dim);
+    row.excess.resize(p.head_dim);
     for (int c = 0; c < p.head_dim; ++c) {
-      row.o.push_back(exact[c] * scale);
-      row.naive.push_back(rounded(p.dtype, naive[c] * float(scale)));
-      row.rounding.push_back(std::sqrt(squares[c]) * scale);
-      const double of_sum = std::hypot(std::sqrt(lost[c]), alike(c)) * scale;
-      row.excess.push_back((of_sum + lost_below_normal(p, row.o[c])) / gates(p).unit);
+      row.o[c] = exact[c] * scale;
+      row.naive[c] = rounded(p.dtype, naive[c] * float(scale));
+      row.rounding[c] = std::sqrt(squares[c]) * scale;
+      const double of_sum = std::sqrt(lost[c] + alike(c)) * scale;
+      row.excess[c] = (of_sum + lost_below_normal(p, row.o[c])) / unit;
     }
   }
 };
@@ -156,7 +166,7 @@ void compute_dq(const Workload& w, const Keys& keys, ReferenceRow& row) {
   row.lse = query.lse;
   const double of_delta = mean_error * std::abs(query.delta) + query.error_of_delta;
   sum.finish(p, p.softmax_scale(), row,
-             [&](size_t c) { return std::hypot(mean_error * sum.exact[c], of_delta * mean_k[c]); });
+             [&](size_t c) { return square(mean_error * sum.exact[c]) + square(of_delta * mean_k[c]); });
 }
 
 // `queries` are all of the heads that read the key, of which each head's see it from `first` on. dk or dv may
@@ -183,7 +193,7 @@ void compute_dk_dv(const Workload& w, const std::vector<Query>& queries, int num
     const Sum& sum = row == dk ? dk_sum : dv_sum;
     row->lse = farthest_lse;
     sum.finish(p, row == dk ? p.softmax_scale() : 1, *row,
-               [&](size_t c) { return largest_error * sum.exact[c]; });
+               [&](size_t c) { return square(largest_error * sum.exact[c]); });
   }
 }
 

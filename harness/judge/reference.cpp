@@ -42,17 +42,17 @@ void load_head(const Workload& w, void (Workload::*load)(RowId, float*) const, i
   });
 }
 
-// A score as an implementation in 16 bits or fewer has it. A fast approximation in FP8 sums in FP16, whose
-// numbers have 11 significant bits, 32 products at a time.
-float naive_dot(const Problem& p, const float* q, const float* k) {
-  if (!p.may_approximate()) return dot<float>(q, k, p.head_dim);
+// A score, and as an implementation in 16 bits or fewer has it. A fast approximation in FP8 sums in FP16,
+// whose numbers have 11 significant bits, 32 products at a time.
+std::pair<double, float> exact_and_naive_score(const Problem& p, const float* q, const float* k) {
+  if (!p.may_approximate()) return exact_and_naive_dot(q, k, p.head_dim);
   float sum = 0;
   for (int d = 0; d < p.head_dim; d += 32) {
     sum += dot<float>(q + d, k + d, 32);
     const float large = sum * (1 + 0x1p13f);
     sum = large - (large - sum);  // without its 13 last bits, rounded
   }
-  return sum;
+  return {dot<double>(q, k, p.head_dim), sum};
 }
 
 // Scores become exp(score - their maximum). Returns that maximum and the new values' sum.
@@ -105,8 +105,10 @@ void merge(const EarlierResult& earlier, int64_t at, ReferenceRow& row) {
   }
 }
 
-// Rows that share `keys` and `values`, at most kRowsAtOnce.
-void compute_rows(const Workload& w, const float* keys, const float* values, std::span<ReferenceRow> rows) {
+// Rows that share `keys` and `values`, at most kMostRowsAtOnce. `only_results`: nobody judges by these rows,
+// of which then only o and lse are right.
+void compute_rows(const Workload& w, const float* keys, const float* values, std::span<ReferenceRow> rows,
+                  bool only_results) {
   const Problem& p = w.problem();
   const int d = p.head_dim;
   const double scale = p.softmax_scale();
@@ -135,17 +137,24 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
     const float* const k = keys + size_t(j) * d;
     for (size_t r = 0; r < rows.size(); ++r) {
       if (j >= rows[r].visible_keys) continue;
-      works[r].scores[j] = dot<double>(works[r].q.data(), k, d) * scale;
+      const float* const q = works[r].q.data();
+      if (only_results) {
+        works[r].scores[j] = dot<double>(q, k, d) * scale;
+        continue;
+      }
+      const auto [score, naive_score] = exact_and_naive_score(p, q, k);
+      works[r].scores[j] = score * scale;
+      works[r].naive_scores[j] = naive_score * float(scale);
       if (p.computed_dtype() == DType::kE4m3)
         works[r].cut_off.push_back(
-            cut_off(gates(p), d, works[r].scores[j], norm_of_products(works[r].q.data(), k, d) * scale));
-      works[r].naive_scores[j] = naive_dot(p, works[r].q.data(), k) * float(scale);
+            cut_off(gates(p), d, works[r].scores[j], norm_of_products(q, k, d) * scale));
     }
   }
   for (size_t r = 0; r < rows.size(); ++r) {
     const auto [row_max, sum] = exponentiate(works[r].scores);
     rows[r].lse = row_max + std::log(sum);  // of no key: -inf
     works[r].sum = sum;
+    if (only_results) continue;
     for (size_t j = 0; j < works[r].cut_off.size(); ++j)
       rows[r].cut_off += works[r].cut_off[j] * works[r].scores[j] / sum;
     works[r].naive_sum = exponentiate(works[r].naive_scores).second;
@@ -158,8 +167,12 @@ void compute_rows(const Workload& w, const float* keys, const float* values, std
     for (size_t r = 0; r < rows.size(); ++r) {
       if (j >= rows[r].visible_keys) continue;
       const float weight = float(works[r].scores[j] / works[r].sum);
-      const float naive_weight = works[r].naive_scores[j];
       double* const o = rows[r].o.data();
+      if (only_results) {
+        for (int c = 0; c < d; ++c) o[c] += double(weight * v[c]);
+        continue;
+      }
+      const float naive_weight = works[r].naive_scores[j];
       float* const naive = rows[r].naive.data();
       double* const rounding = rows[r].rounding.data();
       for (int c = 0; c < d; ++c) {
@@ -232,7 +245,8 @@ bool is_cheap_on_the_cpu(const Problem& p) {
   return double(p.num_rows()) * p.seqlen_kv * p.head_dim * 2 <= 16 * kCheapProducts;
 }
 
-static std::vector<ReferenceRow> reference_attention(const Workload& w, const std::vector<RowId>& ids);
+static std::vector<ReferenceRow> reference_attention(const Workload& w, const std::vector<RowId>& ids,
+                                                     bool only_results = false);
 
 void set_forward_results(Workload& w) {
   constexpr int64_t kAtOnce = 4096;  // rows take memory
@@ -241,7 +255,7 @@ void set_forward_results(Workload& w) {
     std::vector<RowId> ids;
     for (int64_t row = begin; row < std::min(begin + kAtOnce, w.problem().num_rows()); ++row)
       ids.push_back(rows[row]);
-    for (const ReferenceRow& row : reference_attention(w, ids)) {
+    for (const ReferenceRow& row : reference_attention(w, ids, /*only_results=*/true)) {
       const std::vector<float> o(row.o.begin(), row.o.end());
       w.set_forward_result(row.id, o.data(), float(row.lse));
     }
@@ -252,7 +266,8 @@ std::vector<ReferenceRow> reference_rows(const Workload& w, const std::vector<Ro
   return w.problem().backward ? reference_gradients(w, ids) : reference_attention(w, ids);
 }
 
-static std::vector<ReferenceRow> reference_attention(const Workload& w, const std::vector<RowId>& ids) {
+static std::vector<ReferenceRow> reference_attention(const Workload& w, const std::vector<RowId>& ids,
+                                                     bool only_results) {
   const Problem& p = w.problem();
   const int group = p.num_heads_q / p.num_heads_kv;
   std::vector<ReferenceRow> rows;
@@ -276,7 +291,7 @@ static std::vector<ReferenceRow> reference_attention(const Workload& w, const st
     parallel_for(int64_t(threads), [&](int64_t, int64_t) {
       for (size_t r; (r = next.fetch_add(rows_at_once)) < end;) {
         const size_t count = std::min(rows_at_once, end - r);
-        compute_rows(w, keys.data(), values.data(), std::span(rows).subspan(r, count));
+        compute_rows(w, keys.data(), values.data(), std::span(rows).subspan(r, count), only_results);
         heartbeat();
       }
     });

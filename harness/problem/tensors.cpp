@@ -395,6 +395,14 @@ Problem problem_of(const AttentionCall& call) {
   if (p.backward) {
     largest_of(p, "o", o_tensor, false);
     largest_of(p, "d_o", gradients_of(call)[0], false);
+    const std::vector<int> lengths = p.draw_kv_lengths();
+    const float* lse = call.lse;
+    for (const RowId row : p.rows()) {
+      if (const float of_row = *lse++; !std::isfinite(of_row) && p.visible_keys(row.i, lengths[row.b]) > 0)
+        throw std::invalid_argument("lse: is NaN or Inf in batch " + std::to_string(row.b) + ", head " +
+                                    std::to_string(row.h) + ", row " + std::to_string(row.i) +
+                                    ", which sees keys: nothing is right then");
+    }
   }
   constexpr double kLimit = std::numeric_limits<float>::max();
   if (q * k * p.head_dim > kLimit)

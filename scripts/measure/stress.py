@@ -46,6 +46,7 @@ NOT_OF_FP8 = {"shifted", "offset", "huge", "rising", "falling", "leaps"}  # harn
 NOT_OF_FP8_CACHE = {"leaps"}
 OF_SCALES = {"zero_keys", "spike"}  # for steps that find scales
 GATES = {"nrmse": "gate_nrmse", "worst_row_nrmse": "gate_row", "worst_element": "gate_element", "bias": "gate_bias"}
+ORDERS = ({}, {"async": "late", "last_cta_first": True})  # the emulator's, of the two runs
 MAX_FAILURES = 20
 STREAMS = 8
 UNDER_WAY = 8  # calls of each stream that the GPU may be behind
@@ -53,7 +54,7 @@ SOAK_PROBLEMS = 48
 GRAPHS = 4  # for each stream
 
 Problem = dict[str, Any]  # as records have it
-Outputs = tuple[Any, ...]  # o, and lse if the problem wants it
+Outputs = tuple[Any, ...]  # o, and lse if the problem wants it; or dq, dk and dv
 Ran = dict[str, Counter[str]]  # how many problems of each type, by step
 Worst = dict[tuple[str, str], float]  # the largest error of a type, of its gate, by the gate's name
 
@@ -77,6 +78,7 @@ def draw(
     cache: str = "q",
     quantize: bool = False,
     no_lse: bool = False,
+    backward: bool = False,
 ) -> Problem:
     """The same for the same arguments. `max_pairs` bounds the (query, key) pairs of all heads."""
     rng = random.Random(f"{seed},{index}")
@@ -115,7 +117,7 @@ def draw(
     if rng.random() < 0.3:
         largest = 0.5 if problem["inputs"] in OF_SCALES else 2  # scores in e4m3 end at 5,500
         problem["softmax_scale"] = float(f"{0.02 * (largest / 0.02) ** rng.random():.9g}")
-    if rng.random() < 0.2 or no_lse:
+    if (rng.random() < 0.2 or no_lse) and not backward:
         problem["lse"] = "none"
     if fast:
         problem["fast"] = "yes"
@@ -123,6 +125,8 @@ def draw(
         problem["cache"] = cache
     if quantize:
         problem["quantize"] = "yes"
+    if backward:
+        problem["backward"] = "yes"
     return problem
 
 
@@ -153,6 +157,7 @@ class Stress:
         self.lab, self.backend, self.watch = lab, backend, watch
         self.ran: Ran = {}
         self.worst: Worst = {}
+        self.varying: set[str] = set()  # steps whose runs may differ
         self.failures = 0
 
     def add(self, ran: Ran, worst: Worst, failures: int) -> None:
@@ -179,9 +184,11 @@ class Stress:
         case = self.lab.problem(problem)
         for step in steps:
             self.watch.progress(lambda: self.again(problem, step))
-            found = case.check(step)
+            found = case.check(step, ORDERS)
             if found["status"] != "pass":  # the whole contract is promised: a refusal is a failure, too
                 self.fail(self.again(problem, step), found["message"])
+            if "varies" in found:
+                self.varying.add(step)
             if self.failures >= MAX_FAILURES:
                 break
             figures = found.get("validation", {})
@@ -253,14 +260,20 @@ class Soak:
         lengths = p.get("lengths")
         if lengths is not None:
             lengths = torch.tensor(lengths, dtype=torch.int32, device=self.pytorch.device)
-        options = {"causal": p["causal"], "scale": p.get("softmax_scale"), "return_lse": p.get("lse") != "none"}
-        options |= {each: True for each in ("fast", "quantize") if p.get(each) == "yes"} | t.scales
+        options = {"causal": p["causal"], "scale": p.get("softmax_scale")}
+        if not p.get("backward"):
+            options |= {"return_lse": p.get("lse") != "none"} | t.scales
+        options |= {each: True for each in ("fast", "quantize") if p.get(each) == "yes"}
         of_o = torch.bfloat16 if p["dtype"] == "e4m3" else None
         has_cache = p.get("cache", "q") != "q"  # a call to it takes the library's step, whatever `steps` says
 
         def job(step: str) -> Job:
             def call() -> Outputs:
-                self.pytorch.poison(t.q, math.nan, of_o)
+                if p.get("backward"):
+                    self.pytorch.poison((t.q, t.k, t.v), math.nan)
+                    given = (t.d_o, t.q, t.k, t.v, t.o, t.lse)
+                    return self.flashsteps.attention_backward(*given, step=step, kv_lengths=lengths, **options)
+                self.pytorch.poison((t.q,), math.nan, of_o)
                 if has_cache:
                     q, *caches = (each.transpose(1, 2) for each in (t.q, t.k, t.v))
                     outputs = self.flashsteps.attention_with_kvcache(q, *caches, cache_seqlens=lengths, **options)
@@ -309,7 +322,7 @@ class Soak:
             failures = stress.failures
             case = stress.check(problem, steps)
             if stress.failures == failures:
-                jobs += self.jobs(case, steps)
+                jobs += self.jobs(case, [step for step in steps if step not in stress.varying])
                 self.cases.append(case)
         if not jobs:
             return "soak: not begun"
@@ -359,6 +372,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     quantize_help = "the problems are rounded to e4m3 by the step"
     parser.add_argument("--quantize", action="store_true", help=quantize_help)
     parser.add_argument("--no-lse", action="store_true", help="no problem wants a log-sum-exp")
+    backward_help = "gradients, for the steps that compute these; those that may vary are in no soak"
+    parser.add_argument("--backward", action="store_true", help=backward_help)
     parser.add_argument("--seed", type=int, default=1)
     processes_help = "so many side by side, each with all these problems, but drawn with SEED, SEED + 1 and so on"
     parser.add_argument("--processes", type=int, default=1, metavar="N", help=processes_help)
@@ -373,6 +388,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--fast: only problems in e4m3 allow an approximation: --fp8")
     if options.quantize and (options.fp8 or options.cache != "q"):
         parser.error("--quantize: q, k and v are in fp16 or bf16 then")
+    if options.backward and (options.fp8 or options.cache != "q" or options.quantize or options.no_lse):
+        parser.error("--backward: problems in fp16 and bf16, with a log-sum-exp")
     return options
 
 
@@ -387,8 +404,8 @@ def open_lab(library: Path) -> tuple[Lab, str]:
         return Lab(library, "emulator"), "emulator"
 
 
-def kind_of(options: argparse.Namespace) -> tuple[bool, bool, str, bool, bool]:
-    return options.fp8, options.fast, options.cache, options.quantize, options.no_lse
+def kind_of(options: argparse.Namespace) -> tuple[bool, bool, str, bool, bool, bool]:
+    return options.fp8, options.fast, options.cache, options.quantize, options.no_lse, options.backward
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ def test_problems_of_fp8_are_those_that_steps_take(of: stress.Stress, capsys):
         ("v42_fp8_cache", {"cache": "e4m3"}, {"fp16", "bf16"}),
         ("v43_quantize", {"quantize": True}, {"fp16", "bf16"}),
         ("v46_some_exponentials", {"fp8": True, "no_lse": True}, {"e4m3"}),
+        ("v58_ordered_adds", {"backward": True}, {"fp16", "bf16"}),
     ],
 )
 def test_so_are_those_of_steps_that_take_one_kind_only(of: stress.Stress, capsys, step, kind, types):
@@ -125,7 +126,8 @@ def test_processes_add_up():
 
 
 def test_what_fails_is_told_with_its_command(of: stress.Stress, capsys):
-    case = SimpleNamespace(check=lambda step: {"status": "fail", "message": "2 row(s) are wrong"}, close=lambda: None)
+    failed = {"status": "fail", "message": "2 row(s) are wrong"}
+    case = SimpleNamespace(check=lambda step, modes: failed, close=lambda: None)
     of.lab = SimpleNamespace(problem=lambda problem: case)
     of.problems([stress.draw(1, index, PAIRS) for index in range(40)], ["v01_scalar"])
     lines = capsys.readouterr().out.splitlines()
@@ -145,14 +147,28 @@ class Attention:
         assert not self.torch.isnan(q).any() and q.shape[3] == k.shape[3] == v.shape[3]
         return 2 * q if self.left >= 0 else 3 * q, q.float().sum(-1)
 
+    def backward(self, d_o, q, k, v, o, lse, *, causal, scale, kv_lengths, step):
+        assert o.shape == d_o.shape == q.shape and lse.shape == q.shape[:3]
+        return (self(q, k, v, causal=causal, scale=scale, kv_lengths=kv_lengths, step=step, return_lse=True)[0], k, v)
 
-def test_a_soak_passes_and_finds_what_goes_wrong_in_it_only(of: stress.Stress, capsys):
+
+@pytest.mark.parametrize(("step", "kind"), [("v01_scalar", {}), ("v51_delta_from_o", {"backward": True})])
+def test_a_soak_passes_and_finds_what_goes_wrong_in_it_only(of: stress.Stress, capsys, step, kind):
     torch = pytest.importorskip("torch", reason="this test needs PyTorch (CPU is enough)")
-    drawn = [stress.draw(1, index, PAIRS) for index in range(4)]
-    for good_calls in (math.inf, 20):
-        soak = stress.Soak(of, SimpleNamespace(attention=Attention(torch, good_calls)))
-        assert "soak: " in soak.run(drawn, ["v01_scalar"], minutes=0.01) and bool(of.failures) == (good_calls == 20)
-    assert "the soak, stream 0, build/flashsteps check v01_scalar" in capsys.readouterr().out
+    drawn = [stress.draw(1, index, PAIRS, **kind) for index in range(4)]
+    for good_calls in (math.inf, len(drawn) + 1):  # one of each before the soak, and one in it
+        attention = Attention(torch, good_calls)
+        soak = stress.Soak(of, SimpleNamespace(attention=attention, attention_backward=attention.backward))
+        assert "soak: " in soak.run(drawn, [step], minutes=0.01) and bool(of.failures) == (good_calls < math.inf)
+    assert f"the soak, stream 0, build/flashsteps check {step}" in capsys.readouterr().out
+    torch.set_grad_enabled(True)
+
+
+def test_no_step_that_may_vary_is_in_a_soak(of: stress.Stress):
+    torch = pytest.importorskip("torch", reason="this test needs PyTorch (CPU is enough)")
+    drawn = [stress.draw(1, 0, PAIRS, backward=True)]
+    assert stress.Soak(of, SimpleNamespace()).run(drawn, ["v52_atomic_dq"], minutes=0.01) == "soak: not begun"
+    assert of.failures == 0 and of.varying == {"v52_atomic_dq"}
     torch.set_grad_enabled(True)
 
 

@@ -5,9 +5,9 @@
 //   dP = dO V^T                       dS = P * (dP - D), D = rowsum(dO * O)
 //   dQ = scale * dS K                 dK = scale * dS^T Q
 //
-// The forward pass has stored LSE, but not P: whoever needs an element of P computes it again, from Q, K and
-// LSE. A row of dQ is a sum over keys; a row of dK or dV is a sum over queries. So there are two kernels, and
-// each row of a gradient has one quad of lanes that adds to it.
+// The forward pass has stored LSE, but not P. An element of P is computed again where it is needed, from Q, K
+// and LSE. A row of dQ is a sum over keys; a row of dK or dV is a sum over queries. So there are two kernels,
+// and each row of a gradient has one quad of lanes that adds to it.
 #include "common/step.h"
 
 namespace STEP_NAMESPACE {

@@ -1,8 +1,7 @@
-// v52: all five products on the tensor cores, in one loop. A CTA owns a tile of
-// keys, and goes through the queries that see it. It computes S and P once, not
-// twice. dK and dV stay in its registers, and its part of dQ it adds to the
-// other CTAs' with atomicAdd. The order of these additions, and so the rounding
-// of dQ, changes from run to run.
+// v52: all five products on the tensor cores, in one loop. A CTA owns a tile of keys, and goes through the
+// queries that see it. It computes S and P once, not twice. dK and dV stay in its registers. It adds its
+// part of dQ to that of other CTAs with atomicAdd. The order of these additions, and so the rounding of dQ,
+// changes from run to run.
 #include "common/blocks/accumulator.h"
 #include "common/blocks/epilogue.h"
 #include "common/blocks/load_tile.h"
@@ -29,15 +28,14 @@ constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 constexpr int QUAD = 4;  // lanes that share a row
 
-// A warp owns 16 keys at D = 128, 32 at D = 64. Their dK and dV are 128
-// registers of each lane.
+// A warp owns 16 keys at D = 128, 32 at D = 64. Their dK and dV are 128 registers of each lane.
 template <int HEAD_DIM>
 constexpr int KEY_TILES = 128 / HEAD_DIM;  // of 16 keys
 template <int HEAD_DIM>
 constexpr int WARP_KEYS = KEY_TILES<HEAD_DIM>* MMA_M;
 template <int HEAD_DIM>
 constexpr int BLOCK_N = NUM_WARPS* WARP_KEYS<HEAD_DIM>;  // keys per CTA
-constexpr int QUERY_TILES = BLOCK_M / MMA_N;             // columns of S^T
+constexpr int QUERY_TILES = BLOCK_M / MMA_N;             // of 8 queries: columns of S^T
 
 // Of dQ a warp computes all 32 rows, and a quarter of the columns.
 template <int HEAD_DIM>
@@ -50,8 +48,7 @@ using KVTile = SwizzledTile<Element, BLOCK_N<HEAD_DIM>, HEAD_DIM, 128>;
 template <typename Element, int HEAD_DIM>
 using QTile = SwizzledTile<Element, BLOCK_M, HEAD_DIM, 128>;
 template <typename Element, int HEAD_DIM>
-using DsTile = SwizzledTile<Element, BLOCK_N<HEAD_DIM>, BLOCK_M,
-                            64>;  // dS^T: a row for each key
+using DSTile = SwizzledTile<Element, BLOCK_N<HEAD_DIM>, BLOCK_M, 64>;  // dS^T: a row for each key
 
 // What P and dS need to know of a query.
 struct Row {
@@ -62,15 +59,15 @@ template <typename Element, int HEAD_DIM>
 struct SharedStorage {
   KVTile<Element, HEAD_DIM> k, v;  // after the loop, dK and dV
   QTile<Element, HEAD_DIM> q[NUM_STAGES], d_o[NUM_STAGES];
-  DsTile<Element, HEAD_DIM> ds;
+  DSTile<Element, HEAD_DIM> ds;
   Row rows[NUM_STAGES][BLOCK_M];
 };
 
-// The smallest limit among sm_86, sm_89 and sm_120.
+// The shared memory of a CTA on sm_86, sm_89 and sm_120, the GPUs with the least.
 static_assert(sizeof(SharedStorage<__half, 128>) <= 101376);
 
 // What the three kernels share of a tile of queries, in the workspace. The sums of dQ are in the order of the
-// registers that they come from: so the 32 lanes of a warp add to 128 contiguous bytes.
+// registers that they come from, so that the 32 lanes of a warp add to 128 contiguous bytes.
 template <int HEAD_DIM>
 struct QueryTile {
   Row rows[BLOCK_M];
@@ -159,7 +156,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) backward_kernel(const Backward
   constexpr int M_TILES = KEY_TILES<HEAD_DIM>;
   using KV = KVTile<Element, HEAD_DIM>;
   using Q = QTile<Element, HEAD_DIM>;
-  using Ds = DsTile<Element, HEAD_DIM>;
+  using DS = DSTile<Element, HEAD_DIM>;
   auto& shared = *reinterpret_cast<SharedStorage<Element, HEAD_DIM>*>(smem);
 
   const int first_key = blockIdx.x * BLOCK_N<HEAD_DIM>;
@@ -175,8 +172,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) backward_kernel(const Backward
   const int key_a_offset = KV::offset_of(warp_key + operand_row(lane_id), operand_col(lane_id));
   const int query_b_offset = Q::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const int query_b_trans_offset = Q::offset_of(operand_row(lane_id), operand_col(lane_id));
-  const int ds_acc_offset = Ds::offset_of(warp_key + acc_row, acc_col);
-  const int ds_a_trans_offset = Ds::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
+  const int ds_acc_offset = DS::offset_of(warp_key + acc_row, acc_col);
+  const int ds_a_trans_offset = DS::offset_of(k_operand_row(lane_id), k_operand_col(lane_id));
   const int key_b_trans_offset = KV::offset_of(operand_row(lane_id), dq_warp_col + operand_col(lane_id));
 
   // The loop: all tiles with a query that sees one of the keys, of all heads that share this head of K and V.
@@ -318,7 +315,7 @@ __global__ void __launch_bounds__(NUM_THREADS, 2) backward_kernel(const Backward
 
 // The last kernel: a CTA scales and rounds a tile of dQ.
 template <typename Element, int HEAD_DIM>
-__global__ void __launch_bounds__(NUM_THREADS) round_dq_kernel(const BackwardParams<Element> params) {
+__global__ void __launch_bounds__(NUM_THREADS) finish_kernel(const BackwardParams<Element> params) {
   using Q = QTile<Element, HEAD_DIM>;
   Q& shared = *reinterpret_cast<Q*>(smem);
   const int first_query = blockIdx.x * BLOCK_M;
@@ -347,7 +344,7 @@ void launch_backward(const BackwardParams<Element>& params, Stream stream) {
   launch(prepare_kernel<Element, HEAD_DIM>, queries, dim3(NUM_THREADS), 0, stream, params);
   launch(backward_kernel<Element, HEAD_DIM, CAUSAL>, keys, dim3(NUM_THREADS),
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params);
-  launch(round_dq_kernel<Element, HEAD_DIM>, queries, dim3(NUM_THREADS), sizeof(QTile<Element, HEAD_DIM>),
+  launch(finish_kernel<Element, HEAD_DIM>, queries, dim3(NUM_THREADS), sizeof(QTile<Element, HEAD_DIM>),
          stream, params);
 }
 
@@ -357,17 +354,13 @@ size_t workspace_bytes(const AttentionCall& call) {
 }
 
 constexpr StepInfo kStep = {
-    .title =
-        "A CTA owns a tile of keys, computes all five products with "
-        "mma.sync, and adds to dQ atomically",
+    .title = "A CTA owns a tile of keys, computes all five products with mma.sync, and adds to dQ atomically",
     .removes = "scalar products; S and P computed twice",
     .part = Part::kBackward,
     .alignment_bytes = 16,
     .workspace_bytes = workspace_bytes,
     .backward = true,
-    .varies =
-        "the CTAs of a head add to a row of dQ in the order in which "
-        "they get there",
+    .varies = "CTAs add to dQ in the order in which they get there",
 };
 REGISTER_STEP(launch_backward, kStep);
 

@@ -8,6 +8,8 @@
 //
 // Many CTAs add to the same rows of dQ, in FP32 in the workspace. So three kernels follow each other: the
 // first computes D and clears these sums, the second is the one above, the third rounds dQ.
+#include <type_traits>
+
 #include "common/blocks/accumulator.h"
 #include "common/blocks/epilogue.h"
 #include "common/blocks/operands.h"
@@ -37,16 +39,17 @@ constexpr int NUM_STAGES = 2;                          // of Q and dO, and of dS
 constexpr int MMA_N = 8;
 constexpr int MMA_K = 16;
 
-// Queries per tile. A warpgroup has 64 x BLOCK_M scores, 64 x D sums of dK and of dV, and half of the tile's
-// BLOCK_M x D sums of dQ. All of these must fit into its registers: at either D they are 224 for each thread.
+// Queries per tile. A warpgroup has 64 x BLOCK_M elements of S and of dP, 64 x D sums of dK and of dV, and
+// half of the tile's BLOCK_M x D sums of dQ. At either D these are 224 for each thread.
 __host__ __device__ constexpr int block_m(int head_dim) { return head_dim == 128 ? 64 : 128; }
 
 // Half of a tile's dQ, for each warpgroup: at D = 128 the tile's 64 rows and 64 of the columns, at D = 64
 // half of its rows. A thread has DQ_TILES * 4 elements.
 constexpr int DQ_TILES = 64 / MMA_N;
 
-// FP16 has 11 bits of a number only from 2^-14 on, and of many keys most of P is smaller. So it gets P times
-// 2^14: that is in LSE. What P is multiplied by is divided, dP - D before the product and dV in the end.
+// dS is computed from the rounded P. FP16 has 11 bits of a number only from 2^-14 on, and most of P may be
+// smaller. So in FP16 P is 2^14 times as large, because LSE, in units of log2, is 14 less. dP - D, before P
+// multiplies it, and dV in the end are divided by 2^14.
 template <typename Element>
 constexpr int P_EXPONENT = std::is_same_v<Element, __half> ? 14 : 0;
 template <typename Element>
@@ -57,7 +60,7 @@ constexpr int REGISTERS_AT_LAUNCH = registers_at_launch(NUM_THREADS, 1);
 constexpr int PRODUCER_REGISTERS = 24;
 constexpr int CONSUMER_REGISTERS = 240;
 
-// ---- The workspace: of each tile of queries the sums of dQ, LSE less P_EXPONENT, and D times UNSCALE_P
+// ---- The workspace: of each tile of queries the sums of dQ, LSE * kLog2e - P_EXPONENT, and D * UNSCALE_P
 
 template <int HEAD_DIM>
 struct Workspace {
@@ -109,7 +112,8 @@ __global__ void __launch_bounds__(ROWS_THREADS) prepare_kernel(const BackwardPar
 
   for (int row = threadIdx.x / LANES; row < BLOCK_M; row += ROWS_THREADS / LANES) {
     const int query = m_tile * BLOCK_M + row;
-    // P is exp2(score - LSE): 0 in a row that sees no key, whose LSE is -inf, and in rows beyond the last.
+    // P is exp2(score - LSE). An LSE of inf makes it 0: in a row that sees no key, for which the forward pass
+    // has stored -inf, and in rows beyond the last.
     float delta = 0.0f, lse = INFINITY;
     if (query < params.seqlen_q) {
       const Element* const o_row = params.o_head(batch, head) + query * params.o.row_stride;
@@ -167,7 +171,7 @@ struct Work {
   int batch, kv_head, first_key, kv_len;
   int first_m_tile, num_m_tiles;
   int num_steps;     // tiles of queries, of all heads
-  int head, m_tile;  // of the next step
+  int head, m_tile;  // of the current step
 
   __device__ void advance() {
     if (++m_tile < num_m_tiles) return;
@@ -261,7 +265,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
   float acc_dk[1][D_TILES][4] = {}, acc_dv[1][D_TILES][4] = {};
   if (work.num_steps > 0) mbarrier_wait(&shared.bar_kv_full, 0);  // TMA has brought K and V
 
-  // Rows at or beyond kv_len may hold NaN, and 0 * NaN is NaN: dQ = dS K sums over all keys of the tile.
+  // Rows at or beyond kv_len may hold NaN, and 0 * NaN is NaN. dQ = dS K sums over all keys of the tile, and
+  // dS = P * (dP - D) of a key has its row of V in dP.
   if (work.num_steps > 0 && first_key + BLOCK_N > kv_len) {
     constexpr int CHUNK = 16 / sizeof(Element), CHUNKS = HEAD_DIM / CHUNK;
     for (int i = threadIdx.x; i < (first_key + BLOCK_N - kv_len) * CHUNKS; i += NUM_CONSUMERS) {
@@ -415,9 +420,8 @@ __global__ void __launch_bounds__(NUM_THREADS, 1)
   write(shared.k, acc_dk, params.softmax_scale);
   fence_proxy_async();         // TMA sees what this lane has written
   bar_sync(1, NUM_CONSUMERS);  // dK and dV are complete
-  if (threadIdx.x == 0) {
-    tma_store_5d(maps.dv, &shared.v, 0, first_key, 0, work.kv_head,
-                 work.batch);  // rows beyond the end are left out
+  if (threadIdx.x == 0) {      // rows beyond the end are left out
+    tma_store_5d(maps.dv, &shared.v, 0, first_key, 0, work.kv_head, work.batch);
     tma_store_5d(maps.dk, &shared.k, 0, first_key, 0, work.kv_head, work.batch);
     tma_store_commit();
     tma_store_wait_read<0>();  // the CTA keeps its shared memory only until its last thread exits
@@ -481,7 +485,7 @@ void launch_backward(const BackwardParams<Element>& params, Stream stream) {
 
 constexpr StepInfo kStep = {
     .title = "The five products by wgmma, with scores transposed and dS in shared memory once",
-    .removes = "ldmatrix, the copies of P and dS, and mma.sync's limit",
+    .removes = "operands that each warp loads for itself with ldmatrix, and mma.sync's limit",
     .part = Part::kBackward,
     .alignment_bytes = 16,
     .needs_sm = "90a",

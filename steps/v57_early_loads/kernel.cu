@@ -1,5 +1,5 @@
-// v57: a warp loads LSE before it starts S. In v56 these loads stand between the start of dQ and the wait for
-// S, and the tensor cores wait for them.
+// v57: a warp loads LSE before it starts S. In v56 it loads LSE behind the start of dQ, and ptxas puts the
+// loads among the wgmma of dQ. Those behind the loads are started later.
 #include "common/blocks/backward_rows.h"
 #include "common/blocks/backward_tiles.h"
 #include "common/blocks/ring.h"
@@ -117,8 +117,9 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
 
   float acc_dk[1][D_TILES][4] = {}, acc_dv[1][D_TILES][4] = {};
   float acc_s[1][BLOCK_M / kAccumulatorCols][4], acc_dq[1][kDQTiles][4];
-  // Starts dQ of the step before this one, when both warpgroups have written its dS. Before that they have
-  // waited for dQ of the step before that one. So after this wait, the other dS may be overwritten.
+  // Starts dQ of step - 1, when both warpgroups have written dS of step - 1. Before they wrote it, each had
+  // waited for its dQ of step - 2. So after this wait nobody reads dS of step - 2, and its place may be
+  // overwritten.
   const auto start_dq_before = [&](int step) {
     const int stage = uniform(step % NUM_STAGES);
     mbarrier_wait(&shared.bar_ds_full[stage], step / NUM_STAGES % 2);
@@ -220,7 +221,7 @@ void launch_backward(const BackwardParams<Element>& params, Stream stream) {
 
 constexpr StepInfo kStep = {
     .title = "A warp loads what it needs of LSE before it starts S",
-    .removes = "loads between the start of dQ and its first product",
+    .removes = "loads among the wgmma of dQ",
     .part = Part::kBackward,
     .alignment_bytes = 16,
     .needs_sm = "90a",

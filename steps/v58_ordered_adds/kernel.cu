@@ -5,6 +5,8 @@
 //
 // A CTA waits only for CTAs that have drawn a lower number, and these have started. So the kernel ends
 // however few CTAs run at the same time.
+#include <cstring>
+
 #include "common/atomic_acq_rel.h"
 #include "common/blocks/backward_rows.h"
 #include "common/blocks/backward_tiles.h"
@@ -24,8 +26,9 @@ constexpr int NUM_ADDERS = 2;
 constexpr int LOADER = kConsumerWarps;
 constexpr int FIRST_ADDER = kConsumerWarps + 1;
 
-// Heads of K and V whose CTAs alternate, tile of keys by tile of keys. With 132 SMs about eight CTAs of each
-// run at the same time. The last of these waits for seven others before its first addition.
+// Heads of K and V whose CTAs alternate: each has a first tile of keys, then each has a second one, and so
+// on. With 132 SMs about eight CTAs of each head run at the same time. The last of these waits for seven
+// others before its first addition.
 constexpr int HEADS_IN_GROUP = 16;
 
 template <typename Element, int HEAD_DIM>
@@ -52,6 +55,7 @@ struct SharedStorage {
 };
 
 // Of each tile of queries: how many CTAs have added to its dQ. And behind these, how many CTAs have started.
+// They lie behind LSE and D, where D of one more batch would begin.
 template <int HEAD_DIM>
 struct Counters {
   unsigned *num_added, *num_started;
@@ -72,9 +76,9 @@ size_t workspace_bytes(const AttentionCall& call) {
          (size_t(call.batch) * call.num_heads_q * num_m_tiles + 1) * sizeof(unsigned);
 }
 
-// CTAs with a lower number have the same tile of keys of another head, or an earlier one of the same head. A
-// CTA's tiles of queries come in descending order. So under a causal mask, too, all CTAs of a head begin with
-// the same tile, and those with the most tiles start first.
+// Of a head, CTAs with earlier keys have lower numbers. A CTA's tiles of queries come in descending order. So
+// under a causal mask, too, all CTAs of a head begin with the same tile, and those with the most tiles start
+// first.
 struct Work : BackwardWork {
   int turn;  // how many CTAs add to the tiles before this one
 
@@ -94,6 +98,19 @@ __device__ Work work_of_number(const BackwardParams<Element>& params, int number
   Work work{work_of_tile<CAUSAL, BLOCK_M>(params, n_tile, group_head + in_group % num_heads), n_tile};
   work.m_tile = work.num_m_tiles - 1;
   return work;
+}
+
+// Makes ptxas finish the first 8 exponentials of P before the product that starts next, while one product is
+// under way. Left alone it starts the product before all of them, and at D = 64 then has more numbers than
+// registers.
+template <int BLOCK_M>
+__device__ __forceinline__ void finish_some_of(const FragP<BLOCK_M>& p) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float bits;  // of two elements of P, which are not negative: nor is this number
+    memcpy(&bits, &p.of[0][i], sizeof(bits));
+    warpgroup_wait_after<1>(bits);
+  }
 }
 
 template <typename Element, int HEAD_DIM>
@@ -192,8 +209,9 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
 
   float acc_dk[1][D_TILES][4] = {}, acc_dv[1][D_TILES][4] = {};
   float acc_s[1][BLOCK_M / kAccumulatorCols][4], acc_dq[1][kDQTiles][4];
-  // Starts dQ of the step before this one, when both warpgroups have written its dS. Before that they have
-  // waited for dQ of the step before that one. So after this wait, the other dS may be overwritten.
+  // Starts dQ of step - 1, when both warpgroups have written dS of step - 1. Before they wrote it, each had
+  // waited for its dQ of step - 2. So after this wait nobody reads dS of step - 2, and its place may be
+  // overwritten.
   const auto start_dq_before = [&](int step) {
     const int stage = uniform(step % NUM_STAGES);
     mbarrier_wait(&shared.bar_ds_full[stage], step / NUM_STAGES % 2);

@@ -14,7 +14,7 @@ from importlib.metadata import version as _version
 from typing import Any, NamedTuple
 
 from . import _call, _core
-from ._check import Check, check
+from ._check import Check, check, check_backward
 from ._emulate import EmulatorError, Finding, Kernel, Launch, Program, emulate
 from ._frameworks import STEPS as _STEPS
 from ._frameworks import Options as _Options
@@ -33,6 +33,7 @@ __all__ = [
     "attention_with_kvcache",
     "build_info",
     "check",
+    "check_backward",
     "describe",
     "emulate",
     "missing_gpu",

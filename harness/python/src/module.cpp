@@ -22,7 +22,6 @@
 #include "harness/device/gpu.h"
 #include "harness/device/tuning.h"
 #include "harness/include/flashsteps.h"
-#include "harness/judge/gates.h"
 #include "harness/judge/judge.h"
 #include "harness/library/attention.h"
 #include "harness/python/src/arguments.h"
@@ -245,25 +244,32 @@ nb::tuple plan(nb::handle python_framework, const nb::tuple& arrays, nb::handle 
   }
 }
 
-// Whether o and lse are right, what is wrong with them, what the problem is called, and figures. All arrays
-// are on the CPU. lse is None where the call wanted none.
+// Whether the outputs are right, what is wrong with them, what the problem is called, and figures. The
+// outputs are o, and lse if the call wanted one; or dq, dk and dv, of the shapes and types of q, k and v. All
+// arrays are on the CPU, and contiguous.
 nb::tuple judge(nb::handle python_framework, const nb::tuple& arrays, nb::handle python_options,
-                nb::handle o_array, nb::handle lse_array) {
+                const nb::tuple& outputs) {
   const Framework framework(python_framework);
   Arguments arguments = read_arguments(framework, arrays, options_of(python_options));
-  const Array o = framework.read("o", o_array, 4);
-  arguments.call.o = view_of(o, arguments.axes);
-  if (!lse_array.is_none())
-    arguments.call.lse = static_cast<float*>(framework.read("lse", lse_array, 3).data);
+  AttentionCall& call = arguments.call;
+  const auto view = [&](const char* name, size_t output) {
+    return view_of(framework.read(name, outputs[output], 4), arguments.axes);
+  };
+  if (call.backward) {
+    call.dq = view("dq", 0);
+    call.dk = view("dk", 1);
+    call.dv = view("dv", 2);
+  } else {
+    call.o = view("o", 0);
+    if (outputs.size() > 1) call.lse = static_cast<float*>(framework.read("lse", outputs[1], 3).data);
+  }
   Validation found;
-  Gates gate;
   std::string label;
   {
     WithoutGil no_gil;
-    const Problem problem = problem_of(arguments.call);
+    const Problem problem = problem_of(call);
     label = problem.label();
-    gate = gates(problem);
-    found = judge_call(arguments.call, problem);
+    found = judge_call(call, problem);
   }
   nb::dict figures;
   figures["nrmse"] = found.nrmse;
@@ -271,7 +277,7 @@ nb::tuple judge(nb::handle python_framework, const nb::tuple& arrays, nb::handle
   figures["max_abs"] = found.max_abs;
   if (found.lse_max_abs) figures["lse_max_abs"] = *found.lse_max_abs;
   if (found.quantization_nrmse) figures["quantization_nrmse"] = *found.quantization_nrmse;
-  figures["gate_nrmse"] = gate.nrmse;
+  figures["gate_nrmse"] = found.gate_nrmse;
   figures["gate_row"] = found.gate_row;
   return nb::make_tuple(found.pass, found.message, label, figures);
 }
@@ -338,8 +344,8 @@ NB_MODULE(_core, m) {
   m.def(
       "plan", &plan, "framework"_a, "arrays"_a, "options"_a, "gpu"_a.none(),
       "Checks a call whose arrays have no memory yet: its scale, and the bytes of workspace that it needs.");
-  m.def("judge", &judge, "framework"_a, "arrays"_a, "options"_a, "o"_a, "lse"_a.none(),
-        "Whether a result on the CPU is right, and more: for flashsteps.check.");
+  m.def("judge", &judge, "framework"_a, "arrays"_a, "options"_a, "outputs"_a,
+        "Whether a result on the CPU is right, and more: for flashsteps.check and check_backward.");
   define_emulate(m);
   m.def("xla_handlers", &xla_handlers, "The handlers of XLA's calls, as jax.ffi registers them.");
   m.def("steps", &step_descriptions,

@@ -293,7 +293,7 @@ def check_gradients(q, k, v, step=None, **options):
         assert type(gradient) is np.ndarray and gradient.dtype == array.dtype and gradient.flags.c_contiguous
     swap = (lambda x: x.transpose(0, 2, 1, 3)) if bshd else (lambda x: x)  # noqa: E731
     described = {name: value for name, value in options.items() if name != "layout"}
-    expected = reference.gradients(*map(swap, (d_o, q, k, v)), **described)
+    expected = reference.gradients(*map(swap, (d_o, q, k, v, o)), **described)
     reference.check_gradients([swap(x).astype(np.float64) for x in found], q.dtype.name, expected)
 
 

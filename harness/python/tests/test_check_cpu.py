@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -66,8 +67,8 @@ def test_a_wrong_output_is_refused(change: Any, said: str) -> None:
     q, k, v = draw()
     o, lse = flashsteps.attention(q, k, v, return_lse=True)
     arguments = (NumPy(), (q, k, v, *[None] * 5), Options())
-    assert _core.judge(*arguments, o, lse)[0]
-    passed, message, *_ = _core.judge(*arguments, *change(o, lse))
+    assert _core.judge(*arguments, (o, lse))[0]
+    passed, message, *_ = _core.judge(*arguments, change(o, lse))
     assert not passed and said in message
 
 
@@ -102,6 +103,55 @@ def test_what_nothing_can_be_judged_by_is_refused() -> None:
         flashsteps.check(wide[0], wide[1], wide[2] * np.float32(5e37), step="v01_scalar")
     with pytest.raises(ValueError, match="^step: unknown step 'v99'"):
         flashsteps.check(q, k, v, step="v99")
+
+
+def gradients(d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, wrong: str = "") -> tuple[np.ndarray, ...]:
+    """Of a causal call, by the formulas; or with a part of them forgotten."""
+    d_o, q, k, v, o = (x.astype(np.float64) for x in (d_o, q, k, v, o))
+    scale, heads_kv, rows, keys = q.shape[3] ** -0.5, k.shape[1], q.shape[2], k.shape[2]
+    k, v = (np.repeat(x, q.shape[1] // heads_kv, axis=1) for x in (k, v))
+    p = np.exp(scale * q @ k.swapaxes(2, 3) - lse[..., None])
+    if wrong != "the mask":
+        p *= np.arange(keys) <= np.arange(rows)[:, None] + keys - rows
+    delta = 0 if wrong == "o" else (d_o * o).sum(-1, keepdims=True)
+    ds = p * (d_o @ v.swapaxes(2, 3) - delta) * (1 if wrong == "the scale" else scale)
+    of_group = lambda x: x.reshape(len(x), heads_kv, -1, keys, x.shape[3]).sum(2)  # noqa: E731
+    found = ds @ k, of_group(ds.swapaxes(2, 3) @ q), of_group(p.swapaxes(2, 3) @ d_o)
+    return tuple(x.astype(np.float16) for x in found)
+
+
+def backward_arguments() -> tuple[np.ndarray, ...]:
+    q, k, v = draw()
+    o, lse = flashsteps.attention(q, k, v, causal=True, return_lse=True)
+    return np.roll(q, 1, axis=2), q, k, v, o, lse
+
+
+@pytest.mark.parametrize("step", [None, "v52_atomic_dq", "v58_ordered_adds", gradients])
+def test_gradients_are_right(step: Any) -> None:
+    found = flashsteps.check_backward(*backward_arguments(), causal=True, step=step)
+    assert found and found.step == (None if step is None else getattr(step, "__name__", step))
+    assert found.problem == "B=1 Hq=4 Hkv=2 Sq=70 Skv=90 D=64 fp16 causal inputs=given backward=yes"
+    assert 0 < found.figures["nrmse"] < found.figures["gate_nrmse"] and "lse_max_abs" not in found.figures
+
+
+@pytest.mark.parametrize(("wrong", "output"), [("o", "dq"), ("the scale", "dq"), ("the mask", "dv")])
+def test_a_function_whose_gradients_are_wrong_is_refused(wrong: str, output: str) -> None:
+    function = functools.partial(gradients, wrong=wrong)
+    found = flashsteps.check_backward(*backward_arguments(), causal=True, step=function)
+    assert not found and found.step == "partial" and f" of {output}" in found.message
+
+
+def test_what_is_no_gradient_is_refused() -> None:
+    arguments = backward_arguments()
+    for step, said in (
+        (lambda *arrays: arrays[1:3], "^step: has returned 2 arrays, expected dq, dk and dv"),
+        (lambda *arrays: arrays[:3], r"^dk: is float16 \(1, 4, 70, 64\), expected float16 \(1, 2, 90, 64\)"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            flashsteps.check_backward(*arguments, causal=True, step=step)
+    arguments[5][0, 1, 5] = np.inf
+    with pytest.raises(ValueError, match="^lse: is NaN or Inf in batch 0, head 1, row 5, which sees keys"):
+        flashsteps.check_backward(*arguments, causal=True)
 
 
 def command(*words: str) -> tuple[int, str, str]:

@@ -381,7 +381,7 @@ def test_gradients(step, dtype, head_dim, causal):
     o, lse = flashsteps.attention(q, k, v, return_lse=True, **options)
     d_o = draw_qkv(batch=3, seqlen_q=200, head_dim=head_dim, dtype=dtype, seed=2)[0]
     found, again = (flashsteps.attention_backward(d_o, q, k, v, o, lse, step=step, **options) for _ in range(2))
-    expected = reference.gradients(*map(to_double, (d_o, q, k, v)), causal, None, lengths.cpu().numpy())
+    expected = reference.gradients(*map(to_double, (d_o, q, k, v, o)), causal, None, lengths.cpu().numpy())
     reference.check_gradients(list(map(to_double, found)), str(dtype).removeprefix("torch."), expected)
     if step is not None and flashsteps.describe(step).varies is None:
         assert all(map(torch.equal, found, again))

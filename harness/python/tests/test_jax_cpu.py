@@ -311,7 +311,7 @@ def test_gradients(dtype):
     d_o = draw_d_o(o)
     found = flashsteps.attention_backward(d_o, q, k, v, o, lse, kv_lengths=lengths, **options)
     assert all(x.dtype == q.dtype and x.devices() == {CPU} for x in found)
-    expected = reference.gradients(d_o, q, k, v, kv_lengths=lengths, **options)
+    expected = reference.gradients(d_o, q, k, v, o, kv_lengths=lengths, **options)
     reference.check_gradients([np.asarray(x).astype(np.float64) for x in found], dtype, expected)
     same_bits(gradients(call, (q, k, v), d_o), found)
     same_bits(jax.jit(lambda *arrays: gradients(call, arrays, d_o))(q, k, v), found)

@@ -111,7 +111,8 @@ def test_gradients(dtype):
         return pullback(d_o)
 
     d_o = draw_qkv(dtype, seed=2)[0]
-    expected = reference.gradients(d_o, q * 2, k, v, causal=True, kv_lengths=lengths)
+    o = flashsteps.attention(q * 2, k, v, causal=True, kv_lengths=lengths)
+    expected = reference.gradients(d_o, q * 2, k, v, o, causal=True, kv_lengths=lengths)
     for _ in range(3):
         found = gradients(q, k, v, d_o)
         reference.check_gradients([np.asarray(x).astype(np.float64) for x in found], dtype, expected)

@@ -298,7 +298,8 @@ def test_gradients(reading, device, dtype, causal):
     o, lse = flashsteps.attention(q, k, v, return_lse=True, **options)
     assert all_equal(found, flashsteps.attention_backward(d_o, q, k, v, o, lse, **options))
     in_double = [x.double().cpu() for x in (d_o, q, k, v)]
-    expected = reference.gradients(*in_double, causal=causal, scale=0.2, kv_lengths=None if causal else [0, 90])
+    described = {"causal": causal, "scale": 0.2, "kv_lengths": None if causal else [0, 90]}
+    expected = reference.gradients(*in_double, o.double().cpu(), **described)
     reference.check_gradients([x.double().cpu().numpy() for x in found], str(dtype)[6:], expected)
     if causal:
         mask = causal_lower_right(70, 100)
@@ -306,7 +307,8 @@ def test_gradients(reading, device, dtype, causal):
         theirs = gradients(
             lambda *arrays: sdpa(*arrays, attn_mask=mask, scale=0.2, enable_gqa=True), in_double[1:], in_double[0]
         )
-        assert all(np.allclose(x, y, rtol=0, atol=1e-12) for x, (y, _) in zip(theirs, expected, strict=True))
+        exactly = reference.gradients(*in_double, **described)
+        assert all(np.allclose(x, y, rtol=0, atol=1e-12) for x, (y, _) in zip(theirs, exactly, strict=True))
 
 
 def test_gradients_of_layouts_and_of_a_fused_tensor(reading, device):
