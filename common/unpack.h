@@ -20,9 +20,9 @@ __device__ __forceinline__ float2 unpack2(uint32_t bits) {
     return __half22float2(pair);
   } else {
     static_assert(std::is_same_v<Element, __nv_bfloat16>);
-    __nv_bfloat162 pair;
-    memcpy(&pair, &bits, sizeof(bits));
-    return __bfloat1622float2(pair);
+    // A bfloat16 is the upper half of a float. CUDA's function takes the pair apart first. Where the pair
+    // itself is needed, too, as P is, nvcc then puts it together again: two more instructions.
+    return {__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000)};
   }
 }
 

@@ -252,6 +252,18 @@ __device__ __forceinline__ FragP<STEPS * 16> make_p_transposed(const float (&acc
   return p;
 }
 
+// Makes ptxas finish P before the product that starts next, while one product is under way. Spelled out in
+// v57_early_loads.
+template <int BLOCK_M>
+__device__ __forceinline__ void finish_p(const FragP<BLOCK_M>& p) {
+  uint32_t all = 0;
+#pragma unroll
+  for (const auto& of_16_queries : p.of)
+#pragma unroll
+    for (uint32_t pair : of_16_queries) all |= pair;
+  warpgroup_wait_after<1>(__uint_as_float(all));  // P is not negative: neither is this number
+}
+
 // dS^T = P^T * (dP^T - D), rounded, to shared memory.
 template <typename DS, int S_TILES, int STEPS>
 __device__ __forceinline__ void write_ds(DS& ds, const FragP<STEPS * 16>& p,

@@ -1,5 +1,6 @@
-// v57: a warp loads LSE before it starts S. In v56 it loads LSE behind the start of dQ, and ptxas puts the
-// loads among the wgmma of dQ. Those behind the loads are started later.
+// v57: nothing stands among the wgmma of a product. A warp loads LSE before it starts S: in v56 ptxas puts
+// these loads among the wgmma of dQ, and those behind them are started later. And it finishes P before it
+// starts dP: in v56 ptxas puts most of the exponentials among the wgmma of dP.
 #include "common/blocks/backward_rows.h"
 #include "common/blocks/backward_tiles.h"
 #include "common/blocks/ring.h"
@@ -155,6 +156,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
       if (!is_first) shared.ring_q.warp_release(step - 1, lane_id);
       mask_transposed<CAUSAL>(acc_s, params, work, warpgroup_row);
       const auto p = make_p_transposed<Element>(acc_s, of_queries, params.softmax_scale_log2);
+      finish_p(p);
 
       // dQ to shared memory while dP runs, and dS while dV runs, which has the registers of its operand until
       // it is complete.
@@ -220,8 +222,8 @@ void launch_backward(const BackwardParams<Element>& params, Stream stream) {
 }
 
 constexpr StepInfo kStep = {
-    .title = "A warp loads what it needs of LSE before it starts S",
-    .removes = "loads among the wgmma of dQ",
+    .title = "LSE is loaded before S starts, and P is complete before dP starts",
+    .removes = "loads and exponentials among the wgmma of a product",
     .part = Part::kBackward,
     .alignment_bytes = 16,
     .needs_sm = "90a",

@@ -5,7 +5,7 @@
 //
 // A CTA waits only for CTAs that have drawn a lower number, and these have started. So the kernel ends
 // however few CTAs run at the same time.
-#include <cstring>
+#include <algorithm>
 
 #include "common/atomic_acq_rel.h"
 #include "common/blocks/backward_rows.h"
@@ -27,9 +27,18 @@ constexpr int LOADER = kConsumerWarps;
 constexpr int FIRST_ADDER = kConsumerWarps + 1;
 
 // Heads of K and V whose CTAs alternate: each has a first tile of keys, then each has a second one, and so
-// on. With 132 SMs about eight CTAs of each head run at the same time. The last of these waits for seven
-// others before its first addition.
-constexpr int HEADS_IN_GROUP = 16;
+// on. With 16 heads and 132 SMs about eight CTAs of each head run at the same time, and the last of these
+// waits for seven others before its first addition. With more heads it would wait less. But each CTA reads
+// all of its head's Q and dO, and adds to all of its dQ: those of the group should fit L2.
+constexpr int MAX_HEADS_IN_GROUP = 16;
+constexpr int64_t L2_BYTES = 48 << 20;  // of the 50 MB of an H100 or H200
+
+template <int HEAD_DIM, typename Element>
+int heads_in_group(const BackwardParams<Element>& params) {
+  const int64_t rows = int64_t(params.num_heads_q / params.num_heads_kv) * params.seqlen_q;
+  const int64_t bytes_of_head = rows * HEAD_DIM * (2 * sizeof(Element) + sizeof(float));
+  return int(std::clamp<int64_t>(L2_BYTES / std::max<int64_t>(bytes_of_head, 1), 1, MAX_HEADS_IN_GROUP));
+}
 
 template <typename Element, int HEAD_DIM>
 struct SharedStorage {
@@ -89,28 +98,15 @@ struct Work : BackwardWork {
   }
 };
 template <bool CAUSAL, int BLOCK_M, typename Element>
-__device__ Work work_of_number(const BackwardParams<Element>& params, int number) {
+__device__ Work work_of_number(const BackwardParams<Element>& params, int heads_in_group, int number) {
   const int num_n_tiles = ceil_div(params.seqlen_kv, kBlockN);
-  const int group_head = number / (HEADS_IN_GROUP * num_n_tiles) * HEADS_IN_GROUP;
-  const int num_heads = min(HEADS_IN_GROUP, params.batch * params.num_heads_kv - group_head);
+  const int group_head = number / (heads_in_group * num_n_tiles) * heads_in_group;
+  const int num_heads = min(heads_in_group, params.batch * params.num_heads_kv - group_head);
   const int in_group = number - group_head * num_n_tiles;
   const int n_tile = uniform(in_group / num_heads);
   Work work{work_of_tile<CAUSAL, BLOCK_M>(params, n_tile, group_head + in_group % num_heads), n_tile};
   work.m_tile = work.num_m_tiles - 1;
   return work;
-}
-
-// Makes ptxas finish the first 8 exponentials of P before the product that starts next, while one product is
-// under way. Left alone it starts the product before all of them, and at D = 64 then has more numbers than
-// registers.
-template <int BLOCK_M>
-__device__ __forceinline__ void finish_some_of(const FragP<BLOCK_M>& p) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float bits;  // of two elements of P, which are not negative: nor is this number
-    memcpy(&bits, &p.of[0][i], sizeof(bits));
-    warpgroup_wait_after<1>(bits);
-  }
 }
 
 template <typename Element, int HEAD_DIM>
@@ -124,7 +120,8 @@ __global__ void __launch_bounds__(kRowsThreads) prepare_kernel(const BackwardPar
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
 __global__ void __launch_bounds__(kBackwardThreads, 1)
-    backward_kernel(const BackwardParams<Element> params, const __grid_constant__ BackwardMaps maps) {
+    backward_kernel(const BackwardParams<Element> params, const __grid_constant__ BackwardMaps maps,
+                    int heads_in_group) {
   using Tiles = BackwardTiles<Element, HEAD_DIM>;
   using Q = typename Tiles::Q;
   using KV = typename Tiles::KV;
@@ -152,7 +149,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   if (warp_id >= kConsumerWarps) {
     warpgroup_reg_dealloc<kProducerRegisters, kBackwardRegistersAtLaunch>();
     if (warp_id >= FIRST_ADDER + NUM_ADDERS) return;
-    Work work = work_of_number<CAUSAL, BLOCK_M>(params, shared.number);
+    Work work = work_of_number<CAUSAL, BLOCK_M>(params, heads_in_group, shared.number);
     if (work.num_steps == 0 || !elect_one()) return;
     if (warp_id == LOADER) {
       mbarrier_arrive_expect_tx(&shared.bar_kv_full, 2 * sizeof(KV));
@@ -203,7 +200,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
 
   // Consumers.
   warpgroup_reg_alloc<kConsumerRegisters, kBackwardRegistersAtLaunch>();
-  Work work = work_of_number<CAUSAL, BLOCK_M>(params, shared.number);
+  Work work = work_of_number<CAUSAL, BLOCK_M>(params, heads_in_group, shared.number);
   const int warpgroup = warp_id / 4;
   const int warpgroup_row = warpgroup * kWarpgroupN;  // of the tile's keys
 
@@ -254,7 +251,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
       if (!is_first) shared.ring_q.warp_release(step - 1, lane_id);
       mask_transposed<CAUSAL>(acc_s, params, work, warpgroup_row);
       const auto p = make_p_transposed<Element>(acc_s, of_queries, params.softmax_scale_log2);
-      if constexpr (HEAD_DIM == 64) finish_some_of(p);
+      finish_p(p);
 
       // dQ to shared memory while dP runs, and dS while dV runs, which has the registers of its operand until
       // it is complete.
@@ -316,7 +313,8 @@ void launch_backward(const BackwardParams<Element>& params, Stream stream) {
   const dim3 key_tiles(ceil_div(params.seqlen_kv, kBlockN) * params.num_heads_kv * params.batch);
   launch(prepare_kernel<Element, HEAD_DIM>, query_tiles, dim3(kRowsThreads), 0, stream, params);
   launch(backward_kernel<Element, HEAD_DIM, CAUSAL>, key_tiles, dim3(kBackwardThreads),
-         sizeof(SharedStorage<Element, HEAD_DIM>), stream, params, make_backward_maps<Tiles>(params));
+         sizeof(SharedStorage<Element, HEAD_DIM>), stream, params, make_backward_maps<Tiles>(params),
+         heads_in_group<HEAD_DIM>(params));
   launch(finish_kernel<Element, HEAD_DIM>, query_tiles, dim3(kRowsThreads), sizeof(typename Tiles::Q), stream,
          params);
 }
