@@ -54,6 +54,10 @@ constexpr Gates gates(DType dtype, bool fast, bool wants_lse) {
   return found;
 }
 
+// A row of a gradient has a row gate of at least so many unit roundoffs: where one summand is nearly all of
+// it, it is rounded as P, as dS and in the end.
+constexpr double kRoundingsOfGradient = 3.1;
+
 // A tensor core adds 16 products at a time to an FP32 sum, which it truncates: an error of less than
 // kTruncated times the sum, and of 0.36 times that on average.
 constexpr double kTruncated = 0x1p-23;

@@ -101,9 +101,9 @@ Pair pair_of(const Problem& p, const Query& query, const Keys& keys, int key) {
       std::sqrt(double(d));  // the norm of a sum's products is about that part of its factors'
   const double products = p.softmax_scale() * query.q_norm * keys.k_norms[key] / root;
   pair.error_of_p = error_of_p(d, query.lse, products, p.inputs != Inputs::kHuge);
-  // Such errors are independent, and so many that their sum may be three times what they are by their
-  // squares.
-  constexpr double kMany = 3;
+  // Such errors are independent. A number that is lost is its own error, and there are millions of rows: the
+  // sum of such errors may be five times what they are by their squares.
+  constexpr double kMany = 5;
   pair.lost_p = pair.error_of_p * pair.p + kMany * lost_below_normal(p, pair.p);
   // dP and D are FP32 sums, and their difference may be small.
   const double of_difference =

@@ -50,10 +50,13 @@ bool is_poison(const void* at) {
 double smallest(const Problem& p) { return output_type(p.dtype) == DType::kFp16 ? 0x1p-24 : 0x1p-126; }
 
 // Equal scores are rounded alike, so that their errors do not cancel. Structured inputs have them where keys
-// come again: the mean of two keys' V often lies halfway between two numbers of the type, for many rows.
+// come again: the mean of two keys' V often lies halfway between two numbers of the type, for many rows. The
+// keys of a leap have them, too. The largest P of a row of O is 1 there, but the one of a gradient is divided
+// by the row's sum, and so it is rounded.
 bool has_independent_roundings(const Problem& p) {
   return has_roundings(p) && p.inputs != Inputs::kRamps && p.inputs != Inputs::kHuge &&
-         p.inputs != Inputs::kStructured && p.inputs != Inputs::kGiven;
+         p.inputs != Inputs::kStructured && p.inputs != Inputs::kGiven &&
+         !(p.backward && p.inputs == Inputs::kLeaps);
 }
 
 // The summands of a row may nearly cancel, and what they are rounded by is relative to them, not to the row:
@@ -215,6 +218,20 @@ bool is_right_lse(double lse, double exactly, double cut_off, const Problem& p, 
   return std::abs(lse - exactly) <= times * lse_gate(gates(p), p.head_dim, p.seqlen_kv, exactly, cut_off);
 }
 
+// Of a row of a gradient: the norm that its gate is relative to, and what it may be off by beside.
+struct Allowance {
+  double norm, lost;
+};
+Allowance allowance_of(const Problem& p, const ReferenceRow& row) {
+  double squares = 0, rounding = 0, excess = 0;
+  for (int d = 0; d < p.head_dim; ++d) {
+    squares += row.o[d] * row.o[d];
+    rounding += double(row.rounding[d]) * row.rounding[d];
+    excess += row.excess[d] * row.excess[d];
+  }
+  return {std::sqrt(std::max(squares, rounding)), gates(p).unit * std::sqrt(excess)};
+}
+
 struct WrongRow {
   RowId id;
   int visible_keys;
@@ -330,12 +347,11 @@ void measure(const Problem& p, const Workload& w, const Outputs& outputs, const 
   load_elements(output_type(p.dtype), outputs.row(row.id), p.head_dim, o.data());
   const bool is_empty = sees_none(w, row.id);
   if (p.earlier && !is_empty && !is_rounded_merge(p, outputs, row.id, o)) errors.not_rounded.add(row.id);
-  double row_error = 0, row_norm = 0, row_rounding = 0, row_excess = 0;
+  double row_error = 0, row_norm = 0, row_rounding = 0;
   for (int d = 0; d < p.head_dim; ++d) {
     const double difference = std::abs(o[d] - row.o[d]);
     row_error += difference * difference;
     row_norm += row.o[d] * row.o[d];
-    row_excess += row.excess[d] * row.excess[d];
     row_rounding += double(row.rounding[d]) * row.rounding[d];
     keep_worst(errors.max_abs, difference);
     if (is_empty || !has_roundings(p)) continue;
@@ -346,7 +362,7 @@ void measure(const Problem& p, const Workload& w, const Outputs& outputs, const 
     errors.along += (o[d] - row.o[d]) * row.o[d];
     errors.naive_along += (row.naive[d] - row.o[d]) * row.o[d];
   }
-  const double lost = p.backward ? gate.unit * std::sqrt(row_excess) : 0;
+  const double lost = p.backward ? allowance_of(p, row).lost : 0;
   errors.spread += row_norm * (row_rounding + std::pow(lost / gate.unit, 2));
   const double norm = has_cancellation(p) ? std::max(row_norm, row_rounding) : row_norm;
   const double error = p.backward ? relative_beside(row_error, norm, lost) : relative(row_error, norm);
@@ -626,33 +642,22 @@ static std::pair<double, double> squares_of_row(const Problem& p, const Outputs&
 
 constexpr double kBoth = 2;  // each may be off by a gate, so that two outputs may differ by two
 
-// Nothing tells of each row what its summands are, some of which cancel: an error counts beside the norm of a
-// mean row. Where every row has a reference, that has said more.
-static std::string compare_gradients(const Workload& w, const Outputs& outputs, const Outputs& other,
-                                     const std::string& whose) {
+// Nothing tells of each row what its summands are, some of which cancel. So a row may be off by its gate, at
+// the norm of a mean row, and by the most that a row with a reference may be off by beside its own norm.
+// Where every row has a reference, that has said more.
+static std::string compare_gradients(const Workload& w, const std::vector<ReferenceRow>& reference,
+                                     const Outputs& outputs, const Outputs& other, const std::string& whose) {
   const Problem& p = w.problem();
-  if (int64_t(choose_rows(p).size()) == p.num_output_rows()) return "";
+  if (int64_t(reference.size()) == p.num_output_rows()) return "";
   const Gates gate = gates(p);
   const size_t num_outputs = p.output_names().size();
-  std::vector<float> values(p.head_dim);
-  const auto longest = [&](const Rows& rows, auto load, bool of_keys) {
-    double most = 0;
-    for (const RowId row : rows) {
-      if (of_keys && row.i >= w.kv_lengths()[row.b]) continue;
-      (w.*load)(row, values.data());
-      most = std::max(most, dot<double>(values.data(), values.data(), p.head_dim));
-    }
-    return std::sqrt(most);
-  };
-  const double longest_key = longest(p.rows_of_output(1), &Workload::load_k, true);
-  const double longest_query = longest(p.rows(), &Workload::load_q, false);
-  double largest_lse = 0;
-  for (const RowId row : p.rows()) {
-    if (const double lse = w.lse_at(row); std::isfinite(lse))
-      largest_lse = std::max(largest_lse, std::abs(lse));
+  std::vector<double> beside(num_outputs);  // by output
+  for (const ReferenceRow& row : reference) {
+    const auto [norm, lost] = allowance_of(p, row);
+    double squares = 0;
+    for (const double x : row.o) squares += x * x;
+    keep_worst(beside[row.id.output], gate.row_nrmse * (norm - std::sqrt(squares)) + lost);
   }
-  const double products = longest_query * longest_key / std::sqrt(p.head_dim) * p.softmax_scale();
-  const double lost = error_of_p(p.head_dim, largest_lse, products, p.inputs != Inputs::kHuge);
   using Totals = std::vector<std::array<double, 3>>;  // by output: norm, difference, rows
   const auto add_row = [&](const RowId& id, Totals& part) {
     part.resize(num_outputs);
@@ -670,7 +675,7 @@ static std::string compare_gradients(const Workload& w, const Outputs& outputs, 
   const auto look = [&](const RowId& id, Finding& part) {
     const auto [norm, difference] = squares_of_row(p, outputs, other, id);
     const auto& [all_squares, all_differences, rows] = totals[id.output];
-    const double allowed = (gate.row_nrmse + lost) * std::sqrt(std::max(norm, all_squares / rows));
+    const double allowed = gate.row_nrmse * std::sqrt(std::max(norm, all_squares / rows)) + beside[id.output];
     if (!(std::sqrt(difference) <= kBoth * allowed)) part.add(id);
   };
   std::vector<Finding> wrong(num_outputs);
@@ -678,9 +683,10 @@ static std::string compare_gradients(const Workload& w, const Outputs& outputs, 
     if (part.count > 0) wrong[part.first.output].add(part);
   }
   for (size_t output = 0; output < num_outputs; ++output) {
-    const double nrmse = relative(totals[output][1], totals[output][0]);
-    const bool total_right = nrmse <= kBoth * (gate.nrmse + 2 * lost) || totals[output][0] == 0;
-    if (total_right && wrong[output].count == 0) continue;
+    const auto& [squares, differences, rows] = totals[output];
+    const double nrmse = relative(differences, squares);
+    const double allowed = gate.nrmse * std::sqrt(squares) + beside[output] * std::sqrt(rows);
+    if (std::sqrt(differences) <= kBoth * allowed && wrong[output].count == 0) continue;
     return p.output_names()[output] + " as a whole differs from " + whose + ": NRMSE " +
            format("%.2e", nrmse) +
            (wrong[output].count > 0
@@ -691,10 +697,10 @@ static std::string compare_gradients(const Workload& w, const Outputs& outputs, 
   return "";
 }
 
-std::string compare_outputs(const Workload& w, const Outputs& outputs, const Outputs& trusted,
-                            const std::string& whose) {
+std::string compare_outputs(const Workload& w, const std::vector<ReferenceRow>& reference,
+                            const Outputs& outputs, const Outputs& trusted, const std::string& whose) {
   const Problem& p = w.problem();
-  if (p.backward) return compare_gradients(w, outputs, trusted, whose);
+  if (p.backward) return compare_gradients(w, reference, outputs, trusted, whose);
   const Gates gate = gates(p);
   double products = 0;  // the most that the root of the sum of a score's squared products may be, as scaled
   for (size_t i = 0; i < w.q_descales().size(); ++i) {

@@ -45,8 +45,10 @@ Validation judge(const Workload& workload, const std::vector<ReferenceRow>& refe
 Validation judge_call(const AttentionCall& call, const Problem& problem);
 
 // All of the outputs against `other`, which `whose` names ("v01_scalar's"), every row: NRMSE and worst row as
-// in `gates`, lse within twice its gate (each may be off by one). Empty when close enough.
-std::string compare_outputs(const Workload& workload, const Outputs& outputs, const Outputs& other,
+// in `gates`, lse within twice its gate (each may be off by one). Gradients may differ by as much more as
+// the rows of `reference` may be off by. Empty when close enough.
+std::string compare_outputs(const Workload& workload, const std::vector<ReferenceRow>& reference,
+                            const Outputs& outputs, const Outputs& other,
                             const std::string& whose = "v01_scalar's");
 
 // The first row of an output, or of lse, that is not the same in both, bit by bit.

@@ -13,7 +13,11 @@ namespace flashsteps {
 // fp32 rounds neither P nor O. Its other gates find an element that is off by 1 % anyway.
 inline bool has_roundings(const Problem& p) { return p.dtype != DType::kFp32; }
 
-inline Gates gates(const Problem& p) { return gates(p.computed_dtype(), p.may_approximate(), p.lse); }
+inline Gates gates(const Problem& p) {
+  Gates found = gates(p.computed_dtype(), p.may_approximate(), p.lse);
+  if (p.backward) found.row_nrmse = std::max(found.row_nrmse, kRoundingsOfGradient * found.unit);
+  return found;
+}
 
 // Of a backward pass, the row may be one of dk or dv, which are sums over queries: what is said of keys here
 // is then said of queries, and what is said of o and of P, of the gradient and of dS, or of dv and P.

@@ -115,7 +115,7 @@ Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, 
     const std::optional<RowId> difference = first_difference(w.problem(), outputs, *first);
     runs_identical = runs_identical && !difference;
     if (difference && step.info.varies != nullptr && another_run.empty()) {
-      another_run = compare_outputs(w, outputs, *first, "the first run's");
+      another_run = compare_outputs(w, reference, outputs, *first, "the first run's");
       if (another_run.empty()) another_run = judge(w, reference, outputs).message;
       if (!another_run.empty()) another_run = "in another run: " + another_run;
     } else if (difference && step.info.varies == nullptr && disagreement.empty()) {
@@ -126,8 +126,9 @@ Validation validate(Backend& backend, const Step& step, DeviceTensors& tensors, 
     if (damage.empty()) damage = outputs.damage();
   }
   const std::string difference =
-      trusted != nullptr ? compare_outputs(w, *first, *trusted, trusted_step(w.problem()) + std::string("'s"))
-                         : "";
+      trusted != nullptr
+          ? compare_outputs(w, reference, *first, *trusted, trusted_step(w.problem()) + std::string("'s"))
+          : "";
   Validation v = judge(w, reference, std::move(*first), disagreement.empty() && changed_input.empty());
   const auto fail = [&](const std::string& why) {
     if (why.empty()) return;
@@ -164,7 +165,7 @@ std::string disturbance(GpuBackend& gpu, const Step& step, DeviceTensors& tensor
     const auto row = first_difference(problem, now, alone[i]);
     if (!row) return;
     if (step.info.varies != nullptr &&
-        compare_outputs(both[i]->workload(), now, alone[i], "that of the call alone").empty())
+        compare_outputs(both[i]->workload(), {}, now, alone[i], "that of the call alone").empty())
       return;
     found = "while another call of the step runs on another stream, the result differs, first at " +
             place(problem, *row) +

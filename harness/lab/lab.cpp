@@ -341,9 +341,10 @@ const char* lab_judge(Case* made, const void* const* outputs, const void* lse, b
     for (const RowId row : p.rows()) {
       if (lse == nullptr && p.visible_keys(row.i, lengths[row.b]) == 0) left.zero_row(row);
     }
-    const std::string difference = trusted != nullptr ? compare_outputs(made->workload, left, *trusted,
-                                                                        std::string(trusted_step(p)) + "'s")
-                                                      : "";
+    const std::string difference = trusted != nullptr
+                                       ? compare_outputs(made->workload, made->rows(), left, *trusted,
+                                                         std::string(trusted_step(p)) + "'s")
+                                       : "";
     Validation v = judge(made->workload, made->rows(), std::move(left), runs_identical && changed.empty());
     v.runs_identical = runs_identical;
     v.compared_with_v01 = trusted != nullptr;

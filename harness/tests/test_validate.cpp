@@ -348,12 +348,12 @@ TEST_CASE(
   Case a(p), b(p);
   for (const ReferenceRow& row : reference_rows(b.workload, choose_rows(p)))
     b.set_lse(row.id, b.outputs.lse_at(row.id) + float(0.9 * row.cut_off));
-  CHECK(compare_outputs(a.workload, a.outputs, b.outputs).empty());
+  CHECK(compare_outputs(a.workload, {}, a.outputs, b.outputs).empty());
   // A row of O may be small beside the errors of its P, but a row that is lost is not.
   b.scale_row({0, 0, 3}, 1.3);
-  CHECK(compare_outputs(a.workload, a.outputs, b.outputs).empty());
+  CHECK(compare_outputs(a.workload, {}, a.outputs, b.outputs).empty());
   b.scale_row({0, 0, 3}, 0);
-  CHECK(compare_outputs(a.workload, a.outputs, b.outputs).find("row 3") != std::string::npos);
+  CHECK(compare_outputs(a.workload, {}, a.outputs, b.outputs).find("row 3") != std::string::npos);
 }
 
 TEST_CASE("e4m3: what a fast approximation may do is right only where the call allows it") {
@@ -458,20 +458,20 @@ TEST_CASE("two outputs are compared whole") {
   Problem p = problem();
   p.kv_lengths = KvLengths::kFull;
   Case a(p), b(p);
-  CHECK(compare_outputs(a.workload, a.outputs, b.outputs).empty());
+  CHECK(compare_outputs(a.workload, {}, a.outputs, b.outputs).empty());
   Case longer(p), shorter(p);  // each within its gate
   longer.scale_all(1 + 0.9 * gates(p.dtype).nrmse);
   shorter.scale_all(1 - 0.9 * gates(p.dtype).nrmse);
-  CHECK(compare_outputs(a.workload, longer.outputs, shorter.outputs).empty());
+  CHECK(compare_outputs(a.workload, {}, longer.outputs, shorter.outputs).empty());
   longer.scale_all(1 + 1.2 * gates(p.dtype).nrmse);
   shorter.scale_all(1 - 1.2 * gates(p.dtype).nrmse);
-  CHECK_FALSE(compare_outputs(a.workload, longer.outputs, shorter.outputs).empty());
+  CHECK_FALSE(compare_outputs(a.workload, {}, longer.outputs, shorter.outputs).empty());
   b.set_lse({0, 1, 9}, b.outputs.lse_at({0, 1, 9}) + 0.01f);
-  CHECK(compare_outputs(a.workload, a.outputs, b.outputs).find("1 lse value(s) differ") == 0);
+  CHECK(compare_outputs(a.workload, {}, a.outputs, b.outputs).find("1 lse value(s) differ") == 0);
   b.set_lse({0, 1, 9}, a.outputs.lse_at({0, 1, 9}));
   a.scale_row({1, 0, 3}, 0);
-  CHECK(compare_outputs(a.workload, a.outputs, b.outputs).find("batch 1, head 0, row 3") !=
+  CHECK(compare_outputs(a.workload, {}, a.outputs, b.outputs).find("batch 1, head 0, row 3") !=
         std::string::npos);
   a.store({1, 0, 3}, 0, std::numeric_limits<float>::quiet_NaN());
-  CHECK_FALSE(compare_outputs(a.workload, a.outputs, b.outputs).empty());
+  CHECK_FALSE(compare_outputs(a.workload, {}, a.outputs, b.outputs).empty());
 }

@@ -127,6 +127,8 @@ def draw(
         problem["quantize"] = "yes"
     if backward:
         problem["backward"] = "yes"
+        if problem["inputs"] == "huge":
+            problem["dtype"] = "bf16"  # dk, a sum over queries, may exceed FP16
     return problem
 
 
