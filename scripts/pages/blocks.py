@@ -173,10 +173,11 @@ class Request:
 
     def pair(self) -> list[str]:
         """A step, and before it the one that it is held against: `against`, which may have left the ladder since the
-        run was recorded, or the one that it comes from. The first step of all comes from none."""
+        run was recorded or be `none`, or the one that it comes from. The first step of all comes from none."""
         step = sources.find_step(self.need("step"))
         if "against" in self.left:
-            return [self.need("against"), step]
+            against = self.need("against")
+            return [step] if against == "none" else [against, step]
         before = sources.after(step)
         return [before, step] if before else [step]
 

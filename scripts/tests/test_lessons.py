@@ -37,6 +37,7 @@ LADDER = (
     "h200_fp8_quantize.json",
     "h200_fp8_mma_sync.json",
     "h200_fp8_default.json",
+    "h200_backward_ladder.json",
 )
 QUESTION = re.compile(r"^<details>\n<summary>(.*?)</summary>\n\n(.*?)\n\n</details>$", re.MULTILINE | re.DOTALL)
 QUESTIONS = (2, 3)
