@@ -47,7 +47,7 @@ PREDICT_FIRST = re.compile(
     r"\n[^\n<|-][^<]*?\?[^<]*?\n\n"
     r"- \*\*A\.\*\* [^<]+?\n- \*\*B\.\*\* [^<]+?\n- \*\*C\.\*\* [^<]+?\n\n"
     r"<details>\n<summary>Our prediction</summary>\n\n\*(Written|Committed) [^*]+\.\*\s.+?\n\n</details>\n\n"
-    r"<details>\n<summary>The result</summary>\n\n(\*\*[ABC]\*\* is right\.\n\n.+?|[^<]* is not recorded yet\.)\n\n</details>\n\n",
+    r"<details>\n<summary>The result</summary>\n\n((?:\*\*[ABC]\*\* is|None of them is) right\.\n\n.+?|[^<]* is not recorded yet\.)\n\n</details>\n\n",
     re.DOTALL,
 )
 STEPS = sources.all_steps()
@@ -103,7 +103,7 @@ def complaints(step: str, text: str, before: str | None, after: list[str], chapt
     if before:
         command = rf"`python3 scripts/steps/step_diff\.py (--brief )?{before.partition('_')[0]} {number}`"
         demand(re.search(command, diff), f"section 3 must say how to see the diff: {command}")
-    form = "a question, three choices, and two details: 'Our prediction', and 'The result', which begins with '**B** is right.', or A, or C"
+    form = "a question, three choices, and two details: 'Our prediction', and 'The result', which begins with '**B** is right.', or A, C or none"
     demand(PREDICT_FIRST.match(measured), f"section 4 must begin with {form}")
     own = find_blocks(measured, page)
     if step in recorded_steps():
