@@ -66,6 +66,63 @@ TEST_CASE("what a step does to its workspace and its counters on the emulator is
   check_workspaces(*backend);
 }
 
+// Random problems on a GPU have shown the inputs and shapes here.
+TEST_CASE("right gradients are as near to another step's, and to the reference, as their inputs allow") {
+  const auto backend = make_emulator_backend();
+  for (const Inputs inputs : {Inputs::kNormal, Inputs::kNeedle, Inputs::kOffset, Inputs::kStructured}) {
+    const Problem p{.num_heads_q = 2,
+                    .num_heads_kv = 1,
+                    .seqlen_q = 70,
+                    .seqlen_kv = 90,
+                    .head_dim = 64,
+                    .dtype = DType::kBf16,
+                    .inputs = inputs,
+                    .backward = true};
+    Workload workload = workload_of(*backend, p);
+    const auto outputs_of = [&](const char* name) {
+      const Step& step = *find_step(name, backend->kind());
+      DeviceTensors tensors(*backend, workload);
+      tensors.prepare_for(step, AttentionCall::kChosenByStep);
+      backend->run(step, tensors.call());
+      return tensors.download_outputs();
+    };
+    const Outputs exact = outputs_of("v50_five_formulas");
+    Outputs rounded = outputs_of("mutant_backward_none");
+    std::vector<RowId> some;  // the others are only compared
+    for (int64_t number = 0; number < p.num_output_rows(); number += 3) some.push_back(p.output_row(number));
+    const std::vector<ReferenceRow> reference = reference_rows(workload, some);
+    INFO(p.label());
+    CHECK(compare_outputs(workload, reference, rounded, exact) == "");
+    if (inputs != Inputs::kNormal) continue;
+    rounded.zero_row(p.output_row(1));
+    CHECK(compare_outputs(workload, reference, rounded, exact).find("dq as a whole differs") == 0);
+  }
+
+  // Keys with equal P; rows of numbers below the normal ones; rows that one summand decides.
+  Problem p{
+      .batch = 5, .num_heads_q = 24, .num_heads_kv = 3, .seqlen_q = 5, .seqlen_kv = 57, .head_dim = 128};
+  p.dtype = DType::kBf16;
+  p.backward = true;
+  p.seed = 56071368;
+  p.layout = Layout::kBshd;
+  p.inputs = Inputs::kLeaps;
+  CHECK(validate_named(*backend, "mutant_backward_none", p).message == "");
+  p = {.batch = 2, .num_heads_q = 3, .num_heads_kv = 3, .seqlen_q = 101, .seqlen_kv = 101, .head_dim = 64};
+  p.dtype = DType::kFp16;
+  p.backward = true;
+  p.seed = 1192562586;
+  p.layout = Layout::kQkv;
+  p.inputs = Inputs::kRising;
+  CHECK(validate_named(*backend, "mutant_backward_none", p).message == "");
+  p = {.num_heads_q = 16, .num_heads_kv = 8, .seqlen_q = 11, .seqlen_kv = 3679, .head_dim = 64};
+  p.dtype = DType::kBf16;
+  p.backward = true;
+  p.seed = 1024355287;
+  p.layout = Layout::kGapped;
+  p.inputs = Inputs::kOffset;
+  CHECK(validate_named(*backend, "mutant_backward_none", p).message == "");
+}
+
 // docs/measuring.md has these shares of the gates.
 TEST_CASE("right gradients stay as far below the gates as the page says", "[long]") {
   const auto backend = make_emulator_backend();
