@@ -106,21 +106,21 @@ TEST_CASE("right gradients are as near to another step's, and to the reference, 
   p.seed = 56071368;
   p.layout = Layout::kBshd;
   p.inputs = Inputs::kLeaps;
-  CHECK(validate_named(*backend, "mutant_backward_none", p).message == "");
+  CHECK(validate_named(*backend, "v53_backward_wgmma", p).message == "");
   p = {.batch = 2, .num_heads_q = 3, .num_heads_kv = 3, .seqlen_q = 101, .seqlen_kv = 101, .head_dim = 64};
   p.dtype = DType::kFp16;
   p.backward = true;
   p.seed = 1192562586;
   p.layout = Layout::kQkv;
   p.inputs = Inputs::kRising;
-  CHECK(validate_named(*backend, "mutant_backward_none", p).message == "");
+  CHECK(validate_named(*backend, "v53_backward_wgmma", p).message == "");
   p = {.num_heads_q = 16, .num_heads_kv = 8, .seqlen_q = 11, .seqlen_kv = 3679, .head_dim = 64};
   p.dtype = DType::kBf16;
   p.backward = true;
   p.seed = 1024355287;
   p.layout = Layout::kGapped;
   p.inputs = Inputs::kOffset;
-  CHECK(validate_named(*backend, "mutant_backward_none", p).message == "");
+  CHECK(validate_named(*backend, "v53_backward_wgmma", p).message == "");
 }
 
 // docs/measuring.md has these shares of the gates.
