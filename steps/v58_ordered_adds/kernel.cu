@@ -31,7 +31,7 @@ constexpr int FIRST_ADDER = kConsumerWarps + 1;
 // waits for seven others before its first addition. With more heads it would wait less. But each CTA reads
 // all of its head's Q and dO, and adds to all of its dQ: those of the group should fit L2.
 constexpr int MAX_HEADS_IN_GROUP = 16;
-constexpr int64_t L2_BYTES = 48 << 20;  // of the 50 MB of an H100 or H200
+constexpr int64_t L2_BYTES = 48 << 20;  // an H100 has 50 MB, an H200 60
 
 template <int HEAD_DIM, typename Element>
 int heads_in_group(const BackwardParams<Element>& params) {
