@@ -252,8 +252,8 @@ __device__ __forceinline__ FragP<STEPS * 16> make_p_transposed(const float (&acc
   return p;
 }
 
-// Makes ptxas finish P before the product that starts next, while one product is under way. Spelled out in
-// v57_early_loads.
+// Makes ptxas finish P before the product that starts next, while one product may be under way: behind this,
+// a wait depends on all of P (warpgroup_wait_after). v57_early_loads says why.
 template <int BLOCK_M>
 __device__ __forceinline__ void finish_p(const FragP<BLOCK_M>& p) {
   uint32_t all = 0;

@@ -218,18 +218,11 @@ bool is_right_lse(double lse, double exactly, double cut_off, const Problem& p, 
   return std::abs(lse - exactly) <= times * lse_gate(gates(p), p.head_dim, p.seqlen_kv, exactly, cut_off);
 }
 
-// Of a row of a gradient: the norm that its gate is relative to, and what it may be off by beside.
-struct Allowance {
-  double norm, lost;
-};
-Allowance allowance_of(const Problem& p, const ReferenceRow& row) {
-  double squares = 0, rounding = 0, excess = 0;
-  for (int d = 0; d < p.head_dim; ++d) {
-    squares += row.o[d] * row.o[d];
-    rounding += double(row.rounding[d]) * row.rounding[d];
-    excess += row.excess[d] * row.excess[d];
-  }
-  return {std::sqrt(std::max(squares, rounding)), gates(p).unit * std::sqrt(excess)};
+// What a row of a gradient may be off by beyond roundings, as a norm.
+double lost_of(const Problem& p, const ReferenceRow& row) {
+  double squares = 0;
+  for (const double x : row.excess) squares += x * x;
+  return gates(p).unit * std::sqrt(squares);
 }
 
 struct WrongRow {
@@ -362,7 +355,7 @@ void measure(const Problem& p, const Workload& w, const Outputs& outputs, const 
     errors.along += (o[d] - row.o[d]) * row.o[d];
     errors.naive_along += (row.naive[d] - row.o[d]) * row.o[d];
   }
-  const double lost = p.backward ? allowance_of(p, row).lost : 0;
+  const double lost = p.backward ? lost_of(p, row) : 0;
   errors.spread += row_norm * (row_rounding + std::pow(lost / gate.unit, 2));
   const double norm = has_cancellation(p) ? std::max(row_norm, row_rounding) : row_norm;
   const double error = p.backward ? relative_beside(row_error, norm, lost) : relative(row_error, norm);
@@ -653,10 +646,13 @@ static std::string compare_gradients(const Workload& w, const std::vector<Refere
   const size_t num_outputs = p.output_names().size();
   std::vector<double> beside(num_outputs);  // by output
   for (const ReferenceRow& row : reference) {
-    const auto [norm, lost] = allowance_of(p, row);
-    double squares = 0;
-    for (const double x : row.o) squares += x * x;
-    keep_worst(beside[row.id.output], gate.row_nrmse * (norm - std::sqrt(squares)) + lost);
+    double squares = 0, rounding = 0;
+    for (int d = 0; d < p.head_dim; ++d) {
+      squares += row.o[d] * row.o[d];
+      rounding += double(row.rounding[d]) * row.rounding[d];
+    }
+    const double cancelled = std::max(std::sqrt(rounding) - std::sqrt(squares), 0.0);
+    keep_worst(beside[row.id.output], gate.row_nrmse * cancelled + lost_of(p, row));
   }
   using Totals = std::vector<std::array<double, 3>>;  // by output: norm, difference, rows
   const auto add_row = [&](const RowId& id, Totals& part) {

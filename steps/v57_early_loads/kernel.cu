@@ -156,6 +156,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
       if (!is_first) shared.ring_q.warp_release(step - 1, lane_id);
       mask_transposed<CAUSAL>(acc_s, params, work, warpgroup_row);
       const auto p = make_p_transposed<Element>(acc_s, of_queries, params.softmax_scale_log2);
+      // No exponential is left to stand among the wgmma of dP.
       finish_p(p);
 
       // dQ to shared memory while dP runs, and dS while dV runs, which has the registers of its operand until
