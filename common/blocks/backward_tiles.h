@@ -182,7 +182,7 @@ __device__ int own_offset() {
 template <typename KV>
 __device__ __forceinline__ void clear_padding(KV& k, KV& v, int num_keys) {
   constexpr int CHUNK = 16 / sizeof(typename KV::Element), CHUNKS = KV::COLS / CHUNK;
-  for (int i = threadIdx.x; i < (KV::ROWS - num_keys) * CHUNKS; i += kConsumerThreads) {
+  for (int i = opaque(int(threadIdx.x)); i < (KV::ROWS - num_keys) * CHUNKS; i += kConsumerThreads) {
     const int offset = KV::offset_of(num_keys + i / CHUNKS, i % CHUNKS * CHUNK);
     store_16_bytes(k.at(offset, 0, 0), uint4{});
     store_16_bytes(v.at(offset, 0, 0), uint4{});
