@@ -352,7 +352,7 @@ void poll();
 // changes to another thread.
 void take_turn();
 void pass_turn();
-// Have all clusters of the launch started, and have those under way stood still since so many suspicions?
+// Have all clusters under way stood still since so many suspicions, and can no more start beside them?
 // True for one of them, the first.
 bool all_stand_still(uint64_t num_suspicions);
 bool is_cancelled();

@@ -12,8 +12,8 @@
 // to stand still when each of its threads is parked, has exited, or has read one volatile variable so many
 // times in a row and found the same value. It stands still when all this has happened again since the last
 // suspicion of any cluster. Whoever writes such a variable goes on, and if it is suspected later, all others
-// must look again. So when all clusters have started, and those under way stand still since the same
-// suspicion, none of them will ever go on, and that is a deadlock.
+// must look again. So when all clusters that have started stand still since the same suspicion, and no more
+// can start beside them, none of them will ever go on, and that is a deadlock.
 #pragma once
 
 #include <cstddef>
@@ -59,6 +59,8 @@ class ReadExtents {
 
 // By the running thread, for a volatile read.
 void note_poll(uintptr_t address, size_t bytes, uintptr_t pc);
+// Of the running thread's launch: clusters that wait for one of those under way to end.
+uint64_t num_not_started();
 // By the running thread, for every access to global memory that the emulator looks at.
 void note_headway(const GlobalRange& range, uintptr_t address, bool write);
 

@@ -18,6 +18,7 @@
 #include "common/emulator/async_products.h"
 #include "common/emulator/cluster_state.h"
 #include "common/emulator/core.h"
+#include "common/emulator/headway.h"
 #include "common/emulator/mbarrier_table.h"
 #include "common/emulator/register_pool.h"
 #include "common/emulator/shared_layout.h"
@@ -351,15 +352,22 @@ Report describe_deadlock() {
   if (ctas.size() > 1) text += " to " + describe_block(*ctas.back()) + ", a cluster";
   text += ": deadlock, no thread can proceed.";
   std::vector<std::string> places;
+  bool spins = false;
   for (Cta* const one : ctas) {
     const InCta there(*one);
     if (ctas.size() > 1) text += " In " + describe_block(*one) + ":";
     text += describe_waits();
     for (const Fiber& fiber : std::span(one->fibers).first(size_t(one->num_threads))) {
       if (fiber.state == State::kExited) continue;
-      const std::string place = fiber.state == State::kReady ? describe(fiber.polled_at) : describe(fiber.at);
+      const bool in_loop = fiber.state == State::kReady;
+      spins = spins || in_loop;
+      const std::string place = in_loop ? describe(fiber.polled_at) : describe(fiber.at);
       if (std::ranges::count(places, place) == 0) places.push_back(place);
     }
+  }
+  if (const uint64_t others = num_not_started(); spins && others > 0) {
+    text += " All that run beside it wait, too, and " + std::to_string(others * ctas.size()) +
+            " CTAs have not started: the emulator runs no more at a time.";
   }
   Report report(rule_of(Bug::kDeadlock), text);
   report.places = std::move(places);

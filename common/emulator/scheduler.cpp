@@ -458,9 +458,10 @@ class HostThreads {
   // By a kernel's thread: one more, unless there are so many. Are there so many now?
   bool grow(size_t count);
   bool all_stand_still(uint64_t num_suspicions, uint64_t place);
+  uint64_t num_not_started() const;
 
  private:
-  void add();
+  void add(size_t most);  // one more, unless there are so many
   void work(Cluster& cluster);
   void given_up(Cluster& cluster);
   void stop();
@@ -482,7 +483,7 @@ void HostThreads::run(size_t count) {
   clusters_.push_back(prepare_cluster(0, launch_));
   num_threads_ = 1;
   try {
-    while (num_threads_ < count) add();
+    while (num_threads_ < count) add(count);
   } catch (...) {
     stop();
     throw;
@@ -504,15 +505,20 @@ void HostThreads::hand_over_reports() {
 
 bool HostThreads::grow(size_t count) {
   try {
-    if (num_threads_ < std::min(count, most_at_once(launch_))) add();
+    add(std::min(count, most_at_once(launch_)));
   } catch (const std::exception&) {
     // No memory, or no thread. It goes on with those that there are.
   }
   return num_threads_ >= count;
 }
 
+uint64_t HostThreads::num_not_started() const {
+  return launch_.num_clusters() - std::min<uint64_t>(next_place_, launch_.num_clusters());
+}
+
 bool HostThreads::all_stand_still(uint64_t num_suspicions, uint64_t place) {
-  if (next_place_ < launch_.num_clusters()) return false;
+  const bool may_grow = num_threads_ < std::min(most_slots(launch_), most_at_once(launch_));
+  if (num_not_started() > 0 && may_grow) return false;
   const std::lock_guard lock(mutex_);
   const bool all = std::ranges::all_of(clusters_, [&](const Cluster& cluster) {
     const uint64_t standing = *cluster.standing;
@@ -522,8 +528,9 @@ bool HostThreads::all_stand_still(uint64_t num_suspicions, uint64_t place) {
   return all && launch_.failed_place == UINT64_MAX;
 }
 
-void HostThreads::add() {
+void HostThreads::add(size_t most) {
   const std::lock_guard lock(mutex_);
+  if (num_threads_ >= most) return;
   Cluster& cluster = clusters_.emplace_back(prepare_cluster(num_threads_, launch_));
   threads_.emplace_back([this, &cluster] { work(cluster); });
   ++num_threads_;
@@ -578,6 +585,8 @@ void HostThreads::join() {
 bool all_stand_still(uint64_t num_suspicions) {
   return cta->launch->host_threads->all_stand_still(num_suspicions, cta->cluster->place);
 }
+
+uint64_t num_not_started() { return cta->launch->host_threads->num_not_started(); }
 
 void take_turn() {
   pass_turn();
