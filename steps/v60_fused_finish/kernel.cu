@@ -134,8 +134,9 @@ __device__ void round_half(const BackwardParams<Element>& params, DQHalf<Element
   const int num_keys = params.template visible_keys<CAUSAL>(end_query - 1, params.kv_length(batch));
   const unsigned num_ctas = ceil_div(num_keys, kBlockN);
   const unsigned* const num_added = Counters<HEAD_DIM>(params, batch, head, m_tile).num_added;
-  while (load_acquire(num_added) != num_ctas) {
+  while (lane_id == 0 && load_acquire(num_added) != num_ctas) {
   }
+  __syncwarp();  // what lane 0 has acquired, all lanes may read
 
   // Load: all of the half is on its way before its first number is needed.
   const float* const dq = Workspace(params, batch, head, m_tile).dq;
@@ -410,8 +411,10 @@ void launch_backward(const BackwardParams<Element>& params, Stream stream) {
   using Tiles = BackwardTiles<Element, HEAD_DIM>;
   const dim3 query_tiles(ceil_div(params.seqlen_q, Tiles::BLOCK_M), params.num_heads_q, params.batch);
   const int num_tiles = ceil_div(params.seqlen_kv, kBlockN) * params.num_heads_kv * params.batch;
+  const int num_halves = 2 * int(query_tiles.x * query_tiles.y * query_tiles.z);
+  const int num_ctas = min(max(num_tiles, ceil_div(num_halves, kConsumerWarps)), num_sms());
   launch(prepare_kernel<Element, HEAD_DIM>, query_tiles, dim3(kRowsThreads), 0, stream, params);
-  launch(backward_kernel<Element, HEAD_DIM, CAUSAL>, dim3(num_sms()), dim3(kBackwardThreads),
+  launch(backward_kernel<Element, HEAD_DIM, CAUSAL>, dim3(num_ctas), dim3(kBackwardThreads),
          sizeof(SharedStorage<Element, HEAD_DIM>), stream, params, make_backward_maps<Tiles>(params),
          num_tiles, heads_in_group<HEAD_DIM>(params));
 }
