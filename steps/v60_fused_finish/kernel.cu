@@ -136,7 +136,7 @@ __device__ void round_half(const BackwardParams<Element>& params, DQHalf<Element
   const unsigned* const num_added = Counters<HEAD_DIM>(params, batch, head, m_tile).num_added;
   while (lane_id == 0 && load_acquire(num_added) != num_ctas) {
   }
-  __syncwarp();  // what lane 0 has acquired, all lanes may read
+  __syncwarp();  // what lane 0 has acquired, all lanes may read; and they have read the previous half
 
   // Load: all of the half is on its way before its first number is needed.
   const float* const dq = Workspace(params, batch, head, m_tile).dq;
@@ -174,7 +174,6 @@ __device__ void round_half(const BackwardParams<Element>& params, DQHalf<Element
   store_rows(half, 0, min(half.ROWS, end_query - first_query),
              params.dq_head(batch, head) + first_query * params.dq.row_stride + first_col,
              params.dq.row_stride, lane_id, 32);
-  __syncwarp();  // the half has been read
 }
 
 template <typename Element, int HEAD_DIM, bool CAUSAL>
