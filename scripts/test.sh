@@ -62,7 +62,8 @@ python_module() {
   TMPDIR=$ROOT/build/dist CCACHE_BASEDIR=$ROOT/build/dist with_venv -m pip install --quiet --disable-pip-version-check \
     --no-build-isolation --no-deps --force-reinstall build/dist/flashsteps-*.tar.gz \
     -C "build-dir=build/{wheel_tag}" -C cmake.define.FLASHSTEPS_WERROR=ON -C "cmake.define.${launcher[0]#-D}"
-  run_pytest -rs harness/python/tests
+  # Of one GPU and its memory not several at a time.
+  run_pytest -rs -n "$([ "$gpu" = yes ] && echo 0 || nproc)" --dist worksteal harness/python/tests
 }
 
 with_venv() {

@@ -1,6 +1,7 @@
-# flashsteps_add_test(<name> <source>...): a Catch2 test program, registered with CTest under its own name.
-# With sanitizers it leaves out the tests tagged [long]: those run kernels for long, on code that the others reach too;
-# and [.], the hidden ones, which Catch2 2.13 would take as soon as a test is left out by name.
+# flashsteps_add_test(<name> <source>...): a Catch2 test program, registered with CTest under its own name. It leaves
+# out the tests tagged [long]: those run kernels for long, on code that the others reach too; and [.], the hidden ones,
+# which Catch2 2.13 would take as soon as a test is left out by name.
+# flashsteps_add_long_tests(<name>): its tests tagged [long], which run beside the others, and not with sanitizers.
 # Works with Catch2 3.x (which has a library with main) and 2.13 (header only: main is compiled once, for all).
 
 if(NOT TARGET Catch2::Catch2WithMain)
@@ -20,9 +21,11 @@ function(flashsteps_add_test name)
   else()
     target_link_libraries(${name} PRIVATE flashsteps_catch_main)
   endif()
-  set(left_out "")
-  if(FLASHSTEPS_SANITIZE)
-    set(left_out ~[long]~[.])
+  add_test(NAME ${name} COMMAND ${name} ~[long]~[.])
+endfunction()
+
+function(flashsteps_add_long_tests name)
+  if(NOT FLASHSTEPS_SANITIZE)
+    add_test(NAME ${name}_long COMMAND ${name} [long])
   endif()
-  add_test(NAME ${name} COMMAND ${name} ${left_out})
 endfunction()

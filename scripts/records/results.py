@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Loads and checks results files and profiles: docs/results-schema.md. Needs the package jsonschema.
+"""Loads and checks results files and profiles: docs/results-schema.md. Needs the package jsonschema-rs.
 
 python3 scripts/records/results.py check FILE...              any such file
 python3 scripts/records/results.py check --recorded FILE...   one that numbers may be quoted from

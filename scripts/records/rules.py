@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,22 +47,32 @@ def differs(peer: dict[str, Any]) -> bool:
 @functools.cache
 def validator(part: str) -> Any:
     try:  # here, since not all who import this read a record
-        import jsonschema
+        import jsonschema_rs
     except ImportError:
-        sys.exit("jsonschema is missing, which checks records (pip install jsonschema, or use build/venv/bin/python)")
+        sys.exit(
+            "jsonschema_rs is missing, which checks records (pip install jsonschema-rs, or use build/venv/bin/python)"
+        )
     schema = {"$ref": f"#/$defs/{part}", "$defs": SHAPE["$defs"]} if part else SHAPE
-    return jsonschema.Draft202012Validator(schema)
+    return jsonschema_rs.Draft202012Validator(schema)
 
 
 def check_shape(data: Any, part: str = "") -> list[str]:
     """What is not as the schema, or one of its $defs, has it: lines that begin with the place."""
+    # Half of a character, which JSON takes in a message, is no Unicode.
+    text = json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")
+    try:
+        errors = list(validator(part).iter_errors(json.loads(text)))
+    except ValueError as error:  # lists in lists without end
+        return [f"the file: {error}"]
     found = []
-    for error in validator(part).iter_errors(data):
+    for error in errors:
         said = error.message
-        if "title" in error.schema:
-            value = json.dumps(error.instance)
-            said = f"is {value if len(value) < 60 else '...'}, must be {error.schema['title']}"
-        found.append(f"{error.json_path.removeprefix('$').removeprefix('.') or 'the file'}: {said}")
+        schema = functools.reduce(operator.getitem, error.schema_path[:-1], SHAPE)
+        if "title" in schema:
+            value = json.dumps(getattr(error.kind, "error", error).instance)  # of an object's keys the one
+            said = f"is {value if len(value) < 60 else '...'}, must be {schema['title']}"
+        place = "".join(f".{key}" if str(key).isidentifier() else f"[{key!r}]" for key in error.instance_path)
+        found.append(f"{place.removeprefix('.') or 'the file'}: {said}")
     return list(dict.fromkeys(found))
 
 

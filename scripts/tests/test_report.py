@@ -230,7 +230,7 @@ def test_without_a_package_it_is_one_line_and_what_can_be_drawn(tmp_path, monkey
     [
         (b"", "Expecting value"),
         (b"\xff\x00", "can't decode"),
-        (b"[1]", "the file: [1] is not of type 'object'"),
+        (b"[1]", 'the file: [1] is not of type "object"'),
         (json.dumps(make_record() | {"runs": []}).encode(), "no problem was run"),
         (json.dumps(make_record() | {"schema": "x"}).encode(), "schema: is"),
         (None, "No such file"),

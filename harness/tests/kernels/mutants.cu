@@ -149,14 +149,17 @@ __global__ void __launch_bounds__(BLOCK_M)
         continue;
       }
       float score = 0.0f;
+      const Element* const k = k_row(key);
 #pragma unroll 1  // or the addresses of rows in pages need too many registers
       for (int d = 0; d < HEAD_DIM; ++d) {
-        int k_key = key, k_d = d;
+        float element;
         if (mutation == kKTransposed) {  // ldmatrix.trans on K: every 8x8 block is transposed
-          k_key = key / 8 * 8 + d % 8;
-          k_d = d / 8 * 8 + key % 8;
+          const int k_key = key / 8 * 8 + d % 8;
+          element = k_key < kv_len ? float(k_row(k_key)[d / 8 * 8 + key % 8]) : 0.0f;
+        } else {
+          element = float(k[d]);
         }
-        score += float(q_row[d]) * (k_key < kv_len ? float(k_row(k_key)[k_d]) : 0.0f);
+        score += float(q_row[d]) * element;
       }
       const float scale_log2 = mutation == kScaleIgnored ? rsqrtf(HEAD_DIM) * kLog2e : params.softmax_scale_log2;
       s[j] = mutation == kQkSkipped ? 0.0f : score * scale_log2;
