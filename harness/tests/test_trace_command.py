@@ -15,9 +15,9 @@ FEW_KEYS = ["--shape", "1,1,1,16,60,64"]  # one CTA of a step that splits keys
 ONE_CTA_OF_KEYS = ["--shape", "1,1,1,64,60,64"]  # of a backward pass
 # Barriers of other kernels, which the trace does not show. Of first ones: of two CTAs that have 8 warps, or four that
 # have 2. v43's first two have a tile of Q, and two each of K and V. All wait once, and V's once more. Of the last one
-# from v52 on: of a CTA that has 8 warps.
+# from v52 to v59: of a CTA that has 8 warps.
 ELSEWHERE = {
-    **{step: 8 for step in STEPS if "v52" <= step and sources.part(step) == "backward"},
+    **{step: 8 for step in STEPS if "v52" <= step < "v60"},
     "v40_fp8": 2 * 8,
     "v41_bytes_of_p": 2 * 8,
     "v43_quantize": (5 + 5 + 2) * 8,
