@@ -140,8 +140,7 @@ __device__ void round_half(const BackwardParams<Element>& params, DQHalf<Element
 
   // Load: all of the half is on its way before its first number is needed.
   const float* const dq = Workspace(params, batch, head, m_tile).dq;
-  float4 sums[4][kDQTiles] =
-      {};  // of what each warp of the warpgroup has computed; zeros if no CTA has added
+  float4 sums[4][kDQTiles] = {};  // of each warp of that warpgroup; zeros if no CTA has added
 #pragma unroll
   for (int warp = 0; warp < 4; ++warp) {
     const int thread = w * 128 + warp * 32 + lane_id;
