@@ -178,7 +178,7 @@ __device__ int own_offset() {
 
 // Rows of K and V at or beyond kv_len may hold NaN, and 0 * NaN is NaN. dQ = dS K sums over all keys of the
 // tile, and dS = P * (dP - D) of a key has its row of V in dP. By all consumers, when TMA has brought K and
-// V.
+// V. The addresses, too, are computed here, and not before a loop over tiles of keys.
 template <typename KV>
 __device__ __forceinline__ void clear_padding(KV& k, KV& v, int num_keys) {
   constexpr int CHUNK = 16 / sizeof(typename KV::Element), CHUNKS = KV::COLS / CHUNK;

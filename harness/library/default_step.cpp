@@ -24,6 +24,7 @@ constexpr const char* kFewRows = "v36_stream_k_overlapping_full_sms";
 constexpr const char* kFewRowsDeep = "v36_stream_k_overlapping_six_stages";
 constexpr const char* kFp8Cache = "v42_fp8_cache_overlapping_full_sms";
 constexpr const char* kQuantizes = "v43_quantize";
+constexpr const char* kBackward = "v58_ordered_adds";  // v59 and v60 have run on the emulator only
 constexpr const char* kFp8 = "v46_some_exponentials";
 constexpr const char* kFp8InOneKernel = "v45_transposing_warps";
 constexpr const char* kFp8Fast = "v41_bytes_of_p";
@@ -178,7 +179,7 @@ std::vector<Estimate> estimates(const AttentionCall& c, const Card& card) {
 }
 
 DefaultStep default_step(const AttentionCall& c, const Card& card) {
-  if (c.backward) return {};
+  if (c.backward) return {kBackward, ""};
   if (c.fp8_cache) return {kFp8Cache, ""};
   if (c.quantize) return {kQuantizes, ""};
   if (c.dtype == DType::kE4m3) return {step_of_fp8(c), ""};

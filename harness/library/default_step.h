@@ -45,8 +45,7 @@ struct Estimate {
 std::vector<Estimate> estimates(const AttentionCall& call, const Card& card);
 
 // The step that we take for the fastest for a call on a Hopper GPU. It may refuse the call, or need another
-// GPU, or not be part of this build: then the last step of the ladder that can run the call is taken. So it
-// is with the backward pass, for which this names none.
+// GPU, or not be part of this build: then the last step of the ladder that can run the call is taken.
 DefaultStep default_step(const AttentionCall& call, const Card& card);
 
 }  // namespace flashsteps

@@ -676,6 +676,12 @@ TEST_CASE("the default step of FP8 is Hopper's, though a later one runs there to
   CHECK(default_step(call, {132, 0, 0}).step.substr(0, 3) == "v41");
 }
 
+TEST_CASE("the default step of gradients is the last one that has run on a GPU") {
+  AttentionCall call{};
+  call.backward = true;
+  CHECK(default_step(call, {132, 0, 0}).step == "v58_ordered_adds");
+}
+
 TEST_CASE("gradients agree with differences of results") {
   Example here(DType::kFp32);
   attention_on_emulator(here.call);

@@ -1,6 +1,7 @@
 // v59: a CTA stays on its SM and takes one tile of keys after the other. While its warpgroups end a tile, one
 // warp brings the first queries of the next one, and the adders still wait for their turns. The warp that
-// loads K and V also draws the numbers that v58's CTAs drew when they started.
+// loads K and V also draws the numbers that v58's CTAs drew when they started. In each CTA they rise. So a
+// CTA still waits only for lower numbers, and the kernel ends.
 #include <algorithm>
 
 #include "common/atomic_acq_rel.h"
